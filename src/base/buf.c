@@ -1,0 +1,121 @@
+/* Bounded growable bytes; see buf.h. */
+#include "base/buf.h"
+
+#include "base/mem.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void buf_init(struct buf *b, size_t max)
+{
+    *b = (struct buf){.max = max};
+}
+
+char *buf_room(struct buf *b, size_t bytes)
+{
+    if (b->failure != OK)
+        return NULL;
+    if (bytes > b->max - b->n) {
+        b->failure = ERR_LIMIT;
+        return NULL;
+    }
+    const size_t need = b->n + bytes + 1;
+    if (need > b->cap) {
+        const size_t cap = MAX(MIN(b->cap * 2, b->max + 1), MAX(need, (size_t)64));
+        char *p = mem_resize(b->p, cap);
+        if (p == NULL) {
+            b->failure = ERR_NOMEM;
+            return NULL;
+        }
+        b->p = p;
+        b->cap = cap;
+    }
+    return b->p + b->n;
+}
+
+void buf_add(struct buf *b, struct str s)
+{
+    char *at = buf_room(b, s.n);
+    if (at == NULL)
+        return;
+    if (s.n > 0)
+        memcpy(at, s.p, s.n);
+    b->n += s.n;
+    b->p[b->n] = '\0';
+}
+
+void buf_add_char(struct buf *b, char c)
+{
+    buf_add(b, (struct str){&c, 1});
+}
+
+void buf_addf(struct buf *b, const char *fmt, ...)
+{
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    const int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    char *at = n >= 0 ? buf_room(b, (size_t)n) : NULL;
+    if (at != NULL) {
+        vsnprintf(at, (size_t)n + 1, fmt, again);
+        b->n += (size_t)n;
+    }
+    va_end(again);
+}
+
+void buf_add_json_str(struct buf *b, struct str s)
+{
+    buf_add_char(b, '"');
+    size_t i = 0, plain = 0; /* [plain, i) needs no escape and is appended in one go */
+    while (i < s.n) {
+        const unsigned char c = (unsigned char)s.p[i];
+        const size_t len = utf8_len((struct str){s.p + i, s.n - i});
+        if (len > 0 && c >= 0x20 && c != '"' && c != '\\') {
+            i += len;
+            continue;
+        }
+        buf_add(b, (struct str){s.p + plain, i - plain});
+        if (len == 0)
+            buf_add(b, STR("\xef\xbf\xbd"));
+        else if (c == '"' || c == '\\')
+            buf_addf(b, "\\%c", c);
+        else if (c == '\n')
+            buf_add(b, STR("\\n"));
+        else
+            buf_addf(b, "\\u%04x", c);
+        i += 1;
+        plain = i;
+    }
+    buf_add(b, (struct str){s.p + plain, i - plain});
+    buf_add_char(b, '"');
+}
+
+void buf_clear(struct buf *b)
+{
+    b->n = 0;
+    b->failure = OK;
+    if (b->p != NULL)
+        b->p[0] = '\0';
+}
+
+struct str buf_str(const struct buf *b)
+{
+    return (struct str){b->p != NULL ? b->p : "", b->n};
+}
+
+enum err buf_check(const struct buf *b, const char *what, struct error *e)
+{
+    if (b->failure == ERR_LIMIT)
+        return FAIL(e, ERR_LIMIT, "%s would be larger than %zu bytes", what, b->max);
+    if (b->failure != OK)
+        return FAIL(e, b->failure, "no memory for %s", what);
+    return OK;
+}
+
+void buf_fini(struct buf *b)
+{
+    mem_free(b->p);
+    *b = (struct buf){.max = b->max};
+}

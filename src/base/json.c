@@ -1,0 +1,157 @@
+/* The JSON door; see json.h. */
+#include "base/json.h"
+
+#include "base/file.h"
+#include "base/limits.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+static void use_counted_memory(void)
+{
+    json_set_alloc_funcs(mem_alloc, mem_free);
+}
+
+/* Depth of nesting, counted over the raw bytes: jansson recurses, so depth is refused before it starts. */
+static bool is_too_deep(struct str text)
+{
+    int depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < text.n; i++) {
+        const char c = text.p[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+        } else if (c == '"')
+            in_string = true;
+        else if (c == '[' || c == '{') {
+            if (++depth > JSON_DEPTH_MAX)
+                return true;
+        } else if (c == ']' || c == '}')
+            depth--;
+    }
+    return false;
+}
+
+enum err json_parse(struct str text, json_t **out, struct error *e)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, use_counted_memory);
+    *out = NULL;
+    if (text.n > JSON_BYTES_MAX)
+        return FAIL(e, ERR_LIMIT, "JSON of %zu bytes; the limit is %llu", text.n, (unsigned long long)JSON_BYTES_MAX);
+    if (is_too_deep(text))
+        return FAIL(e, ERR_LIMIT, "JSON nested deeper than %d levels", JSON_DEPTH_MAX);
+    json_error_t je;
+    json_t *doc = json_loadb(text.p, text.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
+    if (doc == NULL) {
+        if (json_error_code(&je) == json_error_out_of_memory)
+            return FAIL(e, ERR_NOMEM, "no memory to parse JSON of %zu bytes", text.n);
+        char shown[160];
+        return FAIL(e, ERR_FORMAT, "invalid JSON at line %d column %d: %s", je.line, je.column,
+            str_show(str_of(je.text), shown, sizeof shown));
+    }
+    *out = doc;
+    return OK;
+}
+
+enum err json_parse_file(const char *path, uint64_t bytes_max, json_t **out, struct error *e)
+{
+    char *text;
+    size_t n;
+    *out = NULL;
+    TRY(file_read_all(path, bytes_max, &text, &n, e));
+    const enum err err = json_parse((struct str){text, n}, out, e);
+    mem_free(text);
+    if (err != OK)
+        error_prefix(e, "%s", path);
+    return err;
+}
+
+static const json_t *field(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return v == NULL || json_is_null(v) ? NULL : v;
+}
+
+enum err json_get_u64(const json_t *o, const char *key, uint64_t min, uint64_t max, uint64_t *out, struct error *e)
+{
+    const json_t *v = field(o, key);
+    if (v == NULL)
+        return OK;
+    uint64_t n = 0;
+    bool whole = false;
+    if (json_is_integer(v) && json_integer_value(v) >= 0) {
+        n = (uint64_t)json_integer_value(v);
+        whole = true;
+    } else if (json_is_real(v)) {
+        const double d = json_real_value(v);
+        whole = d >= 0 && d < 9007199254740992.0 && d == floor(d); /* 2^53: exact in a double */
+        n = whole ? (uint64_t)d : 0;
+    }
+    if (!whole || n < min || n > max)
+        return FAIL(e, ERR_INVALID, "field '%s' must be a whole number from %llu to %llu", key, (unsigned long long)min,
+            (unsigned long long)max);
+    *out = n;
+    return OK;
+}
+
+enum err json_get_f64(const json_t *o, const char *key, double min, double max, double *out, struct error *e)
+{
+    const json_t *v = field(o, key);
+    if (v == NULL)
+        return OK;
+    const double d = json_is_number(v) ? json_number_value(v) : NAN;
+    if (!(d >= min && d <= max))
+        return FAIL(e, ERR_INVALID, "field '%s' must be a number from %g to %g", key, min, max);
+    *out = d;
+    return OK;
+}
+
+enum err json_get_bool(const json_t *o, const char *key, bool *out, struct error *e)
+{
+    const json_t *v = field(o, key);
+    if (v == NULL)
+        return OK;
+    if (!json_is_boolean(v))
+        return FAIL(e, ERR_INVALID, "field '%s' must be true or false", key);
+    *out = json_is_true(v);
+    return OK;
+}
+
+enum err json_get_str(const json_t *o, const char *key, struct str *out, struct error *e)
+{
+    const json_t *v = field(o, key);
+    if (v == NULL)
+        return OK;
+    if (!json_is_string(v))
+        return FAIL(e, ERR_INVALID, "field '%s' must be a string", key);
+    *out = (struct str){json_string_value(v), json_string_length(v)};
+    return OK;
+}
+
+enum err json_get_object(const json_t *o, const char *key, const json_t **out, struct error *e)
+{
+    const json_t *v = field(o, key);
+    if (v == NULL)
+        return OK;
+    if (!json_is_object(v))
+        return FAIL(e, ERR_INVALID, "field '%s' must be an object", key);
+    *out = v;
+    return OK;
+}
+
+enum err json_get_array(const json_t *o, const char *key, const json_t **out, struct error *e)
+{
+    const json_t *v = field(o, key);
+    if (v == NULL)
+        return OK;
+    if (!json_is_array(v))
+        return FAIL(e, ERR_INVALID, "field '%s' must be an array", key);
+    *out = v;
+    return OK;
+}
