@@ -16,4 +16,7 @@
 /* Paths and names. */
 #define PATH_BYTES_MAX 4096 /* PATH_MAX of Linux */
 
+/* Tensors. */
+#define TENSOR_DIMS_MAX 8 /* GGUF allows 4, vision convolutions in HF files have 5; a shape stays inside its view */
+
 #endif
