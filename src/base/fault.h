@@ -14,7 +14,8 @@ enum fault_kind {
     FAULT_COUNT
 };
 
-/* Fail call number nth (1 = the next one); with sticky, every call from the nth on. nth 0 disarms and resets the count. */
+/* Fail call number nth (1 = the next one); with sticky, every call from the nth on. nth 0 disarms and resets the count.
+ */
 void fault_arm(enum fault_kind kind, uint64_t nth, bool sticky);
 
 /* Count one call; true when it must fail. */

@@ -15,10 +15,12 @@ enum err json_parse(struct str text, json_t **out, struct error *e) MUST_CHECK;
 /* Read and parse a file of at most bytes_max; the error starts with the path. */
 enum err json_parse_file(const char *path, uint64_t bytes_max, json_t **out, struct error *e) MUST_CHECK;
 
-/* Field getters over an object. A missing or null field leaves *out as it is (set your default first) and is OK; a field
- * of another type or out of range is ERR_INVALID naming it. Integers written as 3.0 are accepted. */
-enum err json_get_u64(const json_t *o, const char *key, uint64_t min, uint64_t max, uint64_t *out, struct error *e) MUST_CHECK;
-enum err json_get_f64(const json_t *o, const char *key, double min, double max, double *out, struct error *e) MUST_CHECK;
+/* Field getters over an object. A missing or null field leaves *out as it is (set your default first) and is OK; a
+ * field of another type or out of range is ERR_INVALID naming it. Integers written as 3.0 are accepted. */
+enum err json_get_u64(
+    const json_t *o, const char *key, uint64_t min, uint64_t max, uint64_t *out, struct error *e) MUST_CHECK;
+enum err json_get_f64(
+    const json_t *o, const char *key, double min, double max, double *out, struct error *e) MUST_CHECK;
 enum err json_get_bool(const json_t *o, const char *key, bool *out, struct error *e) MUST_CHECK;
 enum err json_get_str(const json_t *o, const char *key, struct str *out, struct error *e) MUST_CHECK; /* borrowed */
 enum err json_get_object(const json_t *o, const char *key, const json_t **out, struct error *e) MUST_CHECK;

@@ -10,8 +10,8 @@
 #define GIB ((uint64_t)1 << 30)
 
 /* JSON from files and requests. */
-#define JSON_DEPTH_MAX 128       /* real configs and schemas stay under 20; the parser recurses, so the stack is bounded */
-#define JSON_BYTES_MAX (128 * MIB) /* the largest public tokenizer.json is 33 MB; jansson needs about 10x that in memory */
+#define JSON_DEPTH_MAX 128         /* real schemas stay under 20; the parser recurses, so this bounds its stack */
+#define JSON_BYTES_MAX (128 * MIB) /* the largest public tokenizer.json has 33 MB; parsed it takes ten times that */
 
 /* Paths and names. */
 #define PATH_BYTES_MAX 4096 /* PATH_MAX of Linux */

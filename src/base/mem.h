@@ -13,17 +13,17 @@
 /* NULL when out of memory (or when fault injection says so). A size of 0 gives a valid unique pointer. */
 void *mem_alloc(size_t bytes) MUST_CHECK;
 void *mem_zalloc(size_t bytes) MUST_CHECK;
-void *mem_array(size_t count, size_t bytes) MUST_CHECK; /* zeroed; NULL when count * bytes overflows */
-void *mem_resize(void *p, size_t bytes) MUST_CHECK;     /* p stays valid when NULL comes back */
+void *mem_array(size_t count, size_t bytes) MUST_CHECK;   /* zeroed; NULL when count * bytes overflows */
+void *mem_resize(void *p, size_t bytes) MUST_CHECK;       /* p stays valid when NULL comes back */
 void *mem_aligned(size_t align, size_t bytes) MUST_CHECK; /* align: a power of two; free with mem_free */
-char *mem_copy_str(struct str s) MUST_CHECK;            /* NUL-terminated copy */
-void mem_free(void *p);                                 /* NULL is fine */
+char *mem_copy_str(struct str s) MUST_CHECK;              /* NUL-terminated copy */
+void mem_free(void *p);                                   /* NULL is fine */
 
 /* Allocations made by the calling thread since it started; tests assert that the engine thread stops counting. */
 uint64_t mem_thread_allocs(void);
 
-/* Arena: bump allocation in chunks, everything freed at once. bytes_max bounds the sum; beyond it arena_take gives NULL,
- * so a hostile input can only cost what its arena allows. */
+/* Arena: bump allocation in chunks, everything freed at once. bytes_max bounds the sum; beyond it arena_take gives
+ * NULL, so a hostile input can only cost what its arena allows. */
 struct arena {
     struct arena_chunk *chunks; /* newest first */
     size_t used, cap;           /* within the newest chunk */
@@ -34,7 +34,7 @@ void arena_init(struct arena *a, size_t bytes_max);
 void *arena_take(struct arena *a, size_t bytes) MUST_CHECK; /* 16-byte aligned, zeroed */
 void *arena_array(struct arena *a, size_t count, size_t bytes) MUST_CHECK;
 char *arena_copy_str(struct arena *a, struct str s) MUST_CHECK; /* NUL-terminated */
-void arena_reset(struct arena *a); /* keeps the newest chunk */
+void arena_reset(struct arena *a);                              /* keeps the newest chunk */
 void arena_fini(struct arena *a);
 
 /* Pool: n slots of one size, taken and given in O(1), never growing. */

@@ -1,0 +1,45 @@
+# The front door. Everything real happens in CMake, tools/ and tests/; `make help` lists what there is.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+QUERN    = build/release/quern
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: help build serve test bench soak lint format install clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 16
+
+build: ## set up and build the release binary
+	@tools/setup.sh build
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release
+
+serve: build ## set up, build, get the default model, serve it with the web page
+	@$(QUERN) pull
+	@$(QUERN) inspect
+	@echo "The model is here and checked; this version of quern has no server yet."
+
+test: ## set up, build every configuration, run every test
+	@tools/setup.sh test
+	@.venv/bin/python tools/test.py
+
+bench: build ## measure against the peers; prints the tables of docs/benchmarks.md
+	@tools/setup.sh test
+	@bench/run
+
+soak: ## long fuzz runs (SOAK_SECONDS per target, default 600)
+	@tools/setup.sh test
+	@.venv/bin/python tools/test.py --only fuzz --fuzz-seconds $(or $(SOAK_SECONDS),600)
+
+lint: ## clang-format, clang-tidy, cppcheck, tidy
+	@tools/setup.sh test
+	@tools/lint.sh
+
+format: ## rewrite the C files in the house style
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
+
+install: build ## install under $(DESTDIR)$(PREFIX): binary, man page, completions
+	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip
+
+clean: ## remove build products (not the model cache)
+	@rm -rf build

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Run every test of quern and end with one line: N passed, N failed, N skipped.
+
+Stages, in the order in which they are cheapest to fail:
+  tidy    rules of the tree (tools/tidy.py)
+  unit    cmocka programs under ctest, built four ways: gcc, clang, ASan+UBSan, TSan
+  python  oracle and end-to-end tests (tests/py) against the release binary
+  fuzz    every libFuzzer target on its seed corpus plus a short run; the canary must crash
+  cuda    compile the CUDA code where nvcc is present
+
+Only the standard library is used. A stage that cannot run is a failure, not a skip; skips come from single tests and
+are printed with their reason.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+JOBS = os.cpu_count() or 2
+
+
+class Tally:
+    """Counts over all stages; a failure keeps a line for the summary."""
+
+    def __init__(self):
+        self.passed = 0
+        self.failures = []
+        self.skips = []
+
+    def ok(self, n=1):
+        self.passed += n
+
+    def fail(self, what):
+        self.failures.append(what)
+        print(f"FAILED {what}", flush=True)
+
+    def skip(self, what, why):
+        self.skips.append(what)
+        print(f"SKIPPED {what}: {why}", flush=True)
+
+
+def run(argv, **kw):
+    return subprocess.run(argv, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **kw)
+
+
+def build(preset, tally):
+    """Configure and build a preset; True when it worked."""
+    for argv in (["cmake", "--preset", preset], ["cmake", "--build", "--preset", preset]):
+        result = run(argv)
+        if result.returncode != 0:
+            print(result.stdout)
+            tally.fail(f"build {preset}")
+            return False
+    tally.ok()
+    return True
+
+
+def stage_tidy(tally, _args):
+    result = run([sys.executable, "tools/tidy.py"])
+    if result.returncode == 0:
+        tally.ok()
+    else:
+        print(result.stdout)
+        tally.fail("tidy")
+
+
+def count_cmocka(name, case, tally):
+    """Add the cmocka counts of one ctest case; the program's own totals are on its output."""
+    out = "".join(node.text or "" for node in case.iter("system-out"))
+    failed_names = re.findall(r"^\[  FAILED  \] (\w+)\s*$", out, re.M)
+    counts = {kind: sum(int(n) for n in re.findall(rf"\[  {kind}\] (\d+) test", out))
+              for kind in ("PASSED  ", "SKIPPED ")}
+    tally.ok(counts["PASSED  "])
+    for skipped in re.findall(r"^\[  SKIPPED \] (\w+)\s*$", out, re.M)[: counts["SKIPPED "]]:
+        tally.skip(f"{name} {skipped}", "see its output")
+    broken = case.get("status") != "run" or case.find("failure") is not None
+    for failed in dict.fromkeys(failed_names):
+        tally.fail(f"{name} {failed}")
+    if broken:
+        if not failed_names:
+            tally.fail(f"{name} (crash, timeout or sanitizer report)")
+        print(out[-8000:])
+    elif counts["PASSED  "] == 0:
+        tally.fail(f"{name} ran no test")
+
+
+def stage_unit(tally, _args):
+    env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="STDOUT", ASAN_OPTIONS="detect_leaks=1:abort_on_error=0",
+               UBSAN_OPTIONS="print_stacktrace=1", TSAN_OPTIONS="halt_on_error=1")
+    for preset in ("release", "clang", "asan", "tsan"):
+        began = time.monotonic()
+        if not build(preset, tally):
+            continue
+        report = BUILD / preset / "ctest.xml"
+        report.unlink(missing_ok=True)
+        run(["ctest", "--test-dir", str(BUILD / preset), "-j", str(JOBS), "--output-junit", str(report),
+             "--test-output-size-passed", "1000000", "--test-output-size-failed", "1000000"], env=env)
+        cases = ET.parse(report).getroot().findall("testcase") if report.exists() else []
+        if not cases:
+            tally.fail(f"{preset}: ctest found no test")
+        for case in cases:
+            count_cmocka(f"{preset}:{case.get('name')}", case, tally)
+        print(f"unit {preset}: {len(cases)} programs, {time.monotonic() - began:.0f} s", flush=True)
+
+
+def stage_python(tally, _args):
+    report = BUILD / "pytest.xml"
+    report.unlink(missing_ok=True)
+    code = subprocess.run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-rs", "--durations=10",
+                           f"--junitxml={report}", "tests/py"], cwd=ROOT).returncode
+    if not report.exists():
+        tally.fail("pytest wrote no report")
+        return
+    cases = list(ET.parse(report).getroot().iter("testcase"))
+    for case in cases:
+        name = f"{case.get('classname')}.{case.get('name')}"
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            tally.fail(name)
+        elif skipped is not None:
+            tally.skip(name, skipped.get("message"))
+        else:
+            tally.ok()
+    if code not in (0, 1) or not cases:
+        tally.fail(f"pytest ended with code {code} after {len(cases)} tests")
+
+
+def fuzz_one(target, seconds):
+    """Seeds first, then a timed run in a scratch corpus. Returns (ok, tail of the output)."""
+    name = target.name
+    seeds = ROOT / "tests" / "fuzz" / "corpus" / name
+    scratch = BUILD / "fuzz" / "corpus" / name
+    scratch.mkdir(parents=True, exist_ok=True)
+    argv = [str(target), f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1",
+            f"-artifact_prefix={BUILD}/fuzz/crash-{name}-", str(scratch)]
+    dictionary = ROOT / "tests" / "fuzz" / f"{name}.dict"
+    if dictionary.exists():
+        argv.append(f"-dict={dictionary}")
+    if seeds.is_dir():
+        argv.append(str(seeds))
+    result = run(argv)
+    return result.returncode == 0, result.stdout[-4000:]
+
+
+def stage_fuzz(tally, args):
+    if not build("fuzz", tally):
+        return
+    targets = sorted(p for p in (BUILD / "fuzz" / "tests").glob("fuzz_*") if p.is_file() and os.access(p, os.X_OK))
+    if not any(t.name == "fuzz_canary" for t in targets):
+        tally.fail("fuzz: no canary")
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        results = pool.map(lambda t: (t, fuzz_one(t, args.fuzz_seconds)), targets)
+        for target, (ok, tail) in results:
+            if target.name == "fuzz_canary":
+                if ok:
+                    tally.fail("fuzz_canary did not crash: the harness finds nothing")
+                else:
+                    tally.ok()
+            elif ok:
+                tally.ok()
+                runs = re.search(r"number_of_executed_units: (\d+)", tail)
+                print(f"{target.name}: {runs.group(1) if runs else '?'} runs", flush=True)
+            else:
+                print(tail)
+                tally.fail(target.name)
+
+
+def stage_cuda(tally, _args):
+    if shutil.which("nvcc") is None:
+        tally.skip("cuda build", "nvcc is not installed")
+    else:
+        build("cuda", tally)
+
+
+STAGES = {"tidy": stage_tidy, "unit": stage_unit, "python": stage_python, "fuzz": stage_fuzz, "cuda": stage_cuda}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=STAGES, action="append", help="run only this stage (may be repeated)")
+    parser.add_argument("--fuzz-seconds", type=int, default=30, help="length of each fuzz run")
+    args = parser.parse_args()
+    tally = Tally()
+    for name in args.only or STAGES:
+        began = time.monotonic()
+        print(f"== {name}", flush=True)
+        STAGES[name](tally, args)
+        print(f"== {name}: {time.monotonic() - began:.0f} s", flush=True)
+    for what in tally.failures:
+        print(f"FAILED {what}")
+    print(f"{tally.passed} passed, {len(tally.failures)} failed, {len(tally.skips)} skipped")
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
