@@ -19,6 +19,30 @@
 /* Tensors. */
 #define TENSOR_DIMS_MAX 8 /* GGUF allows 4, vision convolutions in HF files have 5; a shape stays inside its view */
 
+/* Model files. Headers are read into memory of our own, so each bound here is also a bound on memory. */
+#define MODEL_PARTS_MAX         512         /* files of one model, each holding a descriptor; the most sharded has 191 */
+#define MODEL_TENSORS_MAX       (1u << 18)  /* the largest mixtures of experts have about 140 000; 100 bytes each */
+#define MODEL_TENSOR_NAME_MAX   512         /* bytes; GGUF allows 64, HF names of vision towers reach about 120 */
+#define MODEL_LAYERS_MAX        512         /* the deepest public model has 128 */
+#define MODEL_NAME_BYTES_MAX    128         /* model and architecture names, with the NUL; longer ones are cut */
+#define MODEL_ROPE_FACTORS_MAX  512         /* half of MODEL_HEAD_DIM_MAX */
+#define MODEL_HEAD_DIM_MAX      1024        /* real ones reach 256 */
+#define MODEL_HEADS_MAX         1024        /* real ones reach 128 */
+#define MODEL_HIDDEN_MAX        (1u << 17)  /* real ones reach 16384 */
+#define MODEL_FFN_MAX           (1u << 20)  /* real ones reach 53248 */
+#define MODEL_VOCAB_MAX         (1u << 22)  /* real ones reach 262208; logits of one row stay under 16 MB */
+#define MODEL_CONTEXT_MAX       (1u << 27)  /* tokens; the longest claim so far is 10 million */
+#define MODEL_EXPERTS_MAX       4096        /* real ones reach 512 */
+#define MODEL_EOS_MAX           16          /* ids that end an answer; real models list up to 6 */
+#define MODEL_JSON_BYTES_MAX    (32 * MIB)  /* one safetensors header, or the index; the largest index has 9 MB */
+#define MODEL_CONFIG_BYTES_MAX  (1 * MIB)   /* config.json and generation_config.json have a few KB */
+#define MODEL_TEMPLATE_MAX      (1 * MIB)   /* bytes of a chat template; real ones reach 30 KB */
+#define GGUF_HEADER_BYTES_MAX   (128 * MIB) /* 260 000 tokens with merges take 13 MB; an embedded tokenizer.json 33 MB */
+#define GGUF_FIELDS_MAX         16384       /* metadata keys; real files have under 100 */
+#define GGUF_KEY_BYTES_MAX      65535       /* as the format says */
+#define GGUF_ARRAY_DEPTH_MAX    4           /* arrays inside arrays; real files do not nest, the skipping recurses */
+#define GGUF_ALIGN_MAX          (1 * MIB)   /* writers use 32; more than a huge page is never useful */
+
 /* Pulling models. */
 #define HUB_NAME_MAX           200          /* bytes of a cache name: it is one file name (255) plus our suffixes */
 #define HUB_URL_MAX            8192         /* signed redirect targets reach about 2 KB; servers refuse more than 8 */
@@ -42,5 +66,9 @@
 #define HUB_PIP_SECONDS_MAX    3600       /* 93 MB over the slowest link worth waiting for */
 #define HUB_TREE_DEPTH_MAX     16         /* folders below an entry; bounds the recursion of a removal */
 #define HUB_NEAR_MAX           5          /* suggestions in one message */
+
+/* Command line. */
+#define OUT_BYTES_MAX         (16 * MIB) /* standard output waiting to be written; flushed long before, one value may be large */
+#define CONFIG_FILE_BYTES_MAX (1 * MIB)  /* a config file names a few dozen options */
 
 #endif
