@@ -78,30 +78,31 @@ void file_close(int *fd)
     *fd = -1;
 }
 
+enum err file_map_fd(struct file_map *m, int fd, const char *path, struct error *e)
+{
+    *m = (struct file_map){.p = (const unsigned char *)""};
+    struct stat st;
+    if (sys_fails(EIO) || fstat(fd, &st) != 0)
+        return fail_errno(e, "cannot stat", path);
+    if (st.st_size > 0) {
+        void *p = sys_fails(ENOMEM) ? MAP_FAILED : mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED)
+            return fail_errno(e, "cannot map", path);
+        m->p = p;
+    }
+    m->bytes = (uint64_t)st.st_size;
+    m->mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    return OK;
+}
+
 enum err file_map_open(struct file_map *m, const char *path, struct error *e)
 {
     *m = (struct file_map){.p = (const unsigned char *)""};
     int fd;
-    uint64_t bytes;
-    TRY(file_open(path, &fd, &bytes, e));
-    struct stat st;
-    void *p = NULL;
-    enum err err = OK;
-    if (sys_fails(EIO) || fstat(fd, &st) != 0)
-        err = fail_errno(e, "cannot stat", path);
-    else if (bytes > 0) {
-        p = sys_fails(ENOMEM) ? MAP_FAILED : mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED)
-            err = fail_errno(e, "cannot map", path);
-    }
+    TRY(file_open(path, &fd, NULL, e));
+    const enum err err = file_map_fd(m, fd, path, e);
     file_close(&fd); /* the mapping keeps the file */
-    if (err != OK)
-        return err;
-    if (bytes > 0)
-        m->p = p;
-    m->bytes = bytes;
-    m->mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
-    return OK;
+    return err;
 }
 
 void file_map_close(struct file_map *m)
@@ -145,6 +146,23 @@ enum err file_read_all(const char *path, uint64_t bytes_max, char **out, size_t 
     p[got] = '\0';
     *out = p;
     *n = got;
+    return OK;
+}
+
+enum err file_read_at(int fd, uint64_t at, void *out, size_t n, const char *path, struct error *e)
+{
+    size_t got = 0;
+    while (got < n) {
+        const ssize_t k = sys_fails(EIO) ? -1 : pread(fd, (char *)out + got, n - got, (off_t)(at + got));
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return fail_errno(e, "cannot read", path);
+        if (k == 0)
+            return FAIL(e, ERR_FORMAT, "byte %llu: the file ends here, %zu bytes short", (unsigned long long)(at + got),
+                n - got);
+        got += (size_t)k;
+    }
     return OK;
 }
 

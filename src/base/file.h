@@ -17,11 +17,15 @@ struct file_map {
 };
 
 enum err file_map_open(struct file_map *m, const char *path, struct error *e) MUST_CHECK;
+enum err file_map_fd(struct file_map *m, int fd, const char *path, struct error *e) MUST_CHECK; /* fd stays open */
 void file_map_close(struct file_map *m);
 
 /* Open a regular file for reading; *bytes may be NULL. The caller closes the descriptor with file_close. */
 enum err file_open(const char *path, int *fd, uint64_t *bytes, struct error *e) MUST_CHECK;
 void file_close(int *fd); /* sets it to -1 */
+
+/* Exactly n bytes from an offset; ERR_FORMAT when the file ends first. path is for the message. */
+enum err file_read_at(int fd, uint64_t at, void *out, size_t n, const char *path, struct error *e) MUST_CHECK;
 
 /* The whole content, NUL-terminated (*out to be freed with mem_free); ERR_LIMIT above bytes_max. */
 enum err file_read_all(const char *path, uint64_t bytes_max, char **out, size_t *n, struct error *e) MUST_CHECK;
