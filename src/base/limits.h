@@ -13,6 +13,15 @@
 #define JSON_DEPTH_MAX 128         /* real schemas stay under 20; the parser recurses, so this bounds its stack */
 #define JSON_BYTES_MAX (128 * MIB) /* the largest public tokenizer.json has 33 MB; parsed it takes ten times that */
 
+/* Log, rings, worker team. */
+#define LOG_LINE_BYTES_MAX  2048    /* below PIPE_BUF, so one write of a line into a pipe is whole; an error text has 512 */
+#define LOG_CATEGORIES_MAX  16      /* level overrides; there is about one category per room */
+#define LOG_CATEGORY_BYTES  16      /* longest category name with its NUL */
+#define RING_SLOTS_MAX      1048576 /* a request inbox needs thousands; one million pointers are 16 MB */
+#define RING_ITEM_BYTES_MAX 4096    /* items are copied; larger things travel as pointers */
+#define TEAM_THREADS_MAX    512     /* the largest two-socket machines */
+#define TEAM_SPIN_NS_MAX    20000   /* about one small matrix product; longer would burn a core that others need */
+
 /* Paths and names. */
 #define PATH_BYTES_MAX 4096 /* PATH_MAX of Linux */
 
@@ -70,5 +79,10 @@
 /* Command line. */
 #define OUT_BYTES_MAX         (16 * MIB) /* standard output waiting to be written; flushed long before, one value may be large */
 #define CONFIG_FILE_BYTES_MAX (1 * MIB)  /* a config file names a few dozen options */
+
+/* Stop strings of one request. */
+#define STOPS_MAX       64           /* OpenAI allows 4; agents list a few dozen. Also the most children a node can have */
+#define STOP_BYTES_MAX  1024         /* one stop; as much text may be held back from a stream */
+#define STOPS_BYTES_MAX (16 * 1024)  /* all of one request; the automaton takes about 16 bytes for each */
 
 #endif

@@ -1,0 +1,144 @@
+/* The one options table and what reads it. A row says everything about an option: how it is spelled, what it accepts,
+ * which verbs take it, where its value goes and what it means. The command line, the config file, --help, the man page,
+ * the shell completions and validation are all driven by the rows; nothing else in the program parses options.
+ *
+ * To add an option: one field in struct options, one row in options_table.c, and code that uses the field. A row whose
+ * value nobody reads is a bug.
+ *
+ * Precedence, strongest first: command line, the verb's section of the config file, the top of the config file, the
+ * default of the row. Values are resolved once, before the verb runs, and are const from then on.
+ *
+ * Threads: parsing happens in main before any thread; struct options is read-only afterwards. */
+#ifndef CLI_OPTIONS_H
+#define CLI_OPTIONS_H
+
+#include "base/base.h"
+
+#define OPTION_ROWS_MAX    128 /* rows of one table; the origin of each value is kept in an array of this size */
+#define OPTION_ALIASES_MAX 3
+#define OPTION_LIST_MAX    64 /* values of one repeatable option */
+#define CLI_ARGS_MAX       16 /* arguments that are not options; no verb takes more */
+
+enum option_type {
+    OPTION_BOOL, /* field: bool.        --name, --no-name, --name=true|false */
+    OPTION_U64,  /* field: uint64_t.    min and max apply */
+    OPTION_F64,  /* field: double.      f64_min and f64_max apply */
+    OPTION_SIZE, /* field: uint64_t.    bytes: 4096, 4GiB, 1.5GiB, 4G (= 4GiB), 4GB (= 4*10^9) */
+    OPTION_STR,  /* field: const char * (NULL when unset) */
+    OPTION_ENUM, /* field: int, the index of the word in choices */
+    OPTION_LIST, /* field: struct option_list; given several times, the values add up */
+};
+
+enum option_group { /* headings of --help, in this order */
+    GROUP_GENERAL,
+    GROUP_MODEL,
+    GROUP_MEMORY,
+    GROUP_OUTPUT,
+    GROUP_TEXT,
+    GROUP_LOGGING,
+    GROUP_DEBUG,
+    GROUP_COUNT
+};
+
+struct option_list {
+    const char *v[OPTION_LIST_MAX];
+    size_t n;
+};
+
+struct option_row {
+    const char *name;                        /* without the dashes; lower case, words joined by '-' */
+    const char *aliases[OPTION_ALIASES_MAX]; /* other spellings that mean the same, e.g. vLLM's */
+    char letter;                             /* -x, or 0 */
+    enum option_type type;
+    enum option_group group;
+    size_t field;               /* offsetof(struct options, ...) */
+    const char *fallback;       /* the default, spelled as on the command line; NULL: false, 0, unset, first choice */
+    uint64_t min, max;          /* OPTION_U64 and OPTION_SIZE; max 0 means no maximum */
+    double f64_min, f64_max;    /* OPTION_F64 */
+    const char *const *choices; /* OPTION_ENUM: NULL-terminated words */
+    const char *verbs;          /* the verbs that take it, separated by blanks; NULL: every verb */
+    const char *value;          /* what the value is called in help: "N", "FILE"; NULL for bools and enums */
+    const char *help;           /* one or two sentences with a full stop */
+    bool cli_only;              /* makes no sense in a config file */
+};
+
+struct option_table {
+    const struct option_row *rows;
+    size_t n;
+};
+
+enum log_level_choice { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
+enum log_format_choice { LOG_FORMAT_TEXT, LOG_FORMAT_JSON };
+
+/* The resolved options: one field per row of options_table.c. Fields of options that the running verb does not take
+ * hold their defaults. Strings are borrowed from argv or from the config file's text and live as long as the process.
+ */
+struct options {
+    /* general */
+    bool help, version;
+    const char *config;
+    int log_level, log_format; /* enum log_level_choice, enum log_format_choice */
+    const char *fault;
+    /* help */
+    bool man;
+    /* output */
+    bool json;
+    bool tensors;
+    /* memory */
+    uint64_t max_model_len, max_num_seqs; /* tokens, 0 = what the model was made for; sequences */
+    int kv_cache_dtype;                   /* enum kv_dtype_choice */
+    uint64_t memory_bytes;                /* 0 = what this machine has */
+    /* what is not an option, without the verb */
+    const char *args[CLI_ARGS_MAX];
+    size_t n_args;
+};
+
+/* The table of the program. */
+struct option_table options_table(void);
+
+/* A parse in progress; the caller zeroes nothing, options_init does. `values` points at the struct the rows' fields
+ * are offsets into. */
+struct options_parse {
+    struct option_table table;
+    void *values;
+    const char *verb; /* the first argument, or NULL when there was none */
+    const char *args[CLI_ARGS_MAX];
+    size_t n_args;
+    char *file_text; /* the config file; values borrow from it */
+    unsigned char origin[OPTION_ROWS_MAX];
+};
+
+/* Sets every field to its default. */
+void options_init(struct options_parse *p, struct option_table table, void *values);
+void options_fini(struct options_parse *p); /* frees the config file's text: the string values die with it */
+
+/* argv without the program's name. Options may stand before and after the verb; "--" ends them. */
+enum err options_parse_args(struct options_parse *p, int argc, char *const *argv, struct error *e) MUST_CHECK;
+
+/* The same options from a file; values already set by the command line stay. The text form does the work and takes
+ * ownership of nothing: text must be writable, NUL-terminated and outlive the values. */
+enum err options_parse_file(struct options_parse *p, const char *path, struct error *e) MUST_CHECK;
+enum err options_parse_text(struct options_parse *p, char *text, size_t n, struct error *e) MUST_CHECK;
+
+/* ERR_INVALID when an option given on the command line is not one of the verb's. */
+enum err options_check_verb(const struct options_parse *p, const char *verb, struct error *e) MUST_CHECK;
+
+/* Lookup by name or alias ('_' counts as '-') or by letter; NULL when there is none. */
+const struct option_row *option_find(struct option_table t, struct str name);
+const struct option_row *option_find_letter(struct option_table t, char letter);
+bool option_has_verb(const struct option_row *row, const char *verb);
+size_t option_choices(const struct option_row *row);
+
+/* Parse one value as the row demands, into `values`. Exposed for the tests. */
+enum err option_store(const struct option_row *row, const char *text, void *values, struct error *e) MUST_CHECK;
+
+/* The nearest of the candidates by edit distance, or NULL when none is near enough to be what was meant. */
+struct suggestion {
+    struct str wanted;
+    const char *best;
+    size_t best_cost;
+};
+void suggest_init(struct suggestion *s, struct str wanted);
+void suggest_try(struct suggestion *s, const char *candidate);
+
+#endif
