@@ -85,4 +85,17 @@
 #define STOP_BYTES_MAX  1024         /* one stop; as much text may be held back from a stream */
 #define STOPS_BYTES_MAX (16 * 1024)  /* all of one request; the automaton takes about 16 bytes for each */
 
+/* Chat templates. A hostile template must end within about a tenth of a second and a bounded amount of memory. */
+#define CHAT_TEMPLATE_BYTES_MAX (1 * MIB)  /* the longest public template is 30 KB */
+#define CHAT_TREE_BYTES_MAX     (64 * MIB) /* a tree takes about 50 bytes per source byte at worst */
+#define CHAT_NEST_MAX           100        /* nested brackets and blocks in the source: the parser recurses, real ones use 12 */
+#define CHAT_STEPS_MAX          2000000    /* one step is one node, one item or 64 bytes moved: 20-50 ns each */
+#define CHAT_DEPTH_MAX          400        /* nested evaluations: each is some 500 bytes of stack; recursive macros use 60 */
+#define CHAT_RENDER_BYTES_MAX   (64 * MIB) /* all values of one rendering; a million-token prompt is 5 MB */
+#define CHAT_STRING_BYTES_MAX   (16 * MIB) /* one string, so that doubling ends after 24 rounds */
+#define CHAT_OUTPUT_BYTES_MAX   (16 * MIB) /* three times the longest context window in use */
+#define CHAT_RANGE_MAX          100000     /* items of range(); the number of jinja2's own sandbox */
+#define CHAT_ITEMS_MAX          1000000    /* items of one list */
+#define CHAT_SET_MAX            64         /* named templates of one model; public ones have at most 5 */
+
 #endif

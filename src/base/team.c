@@ -1,0 +1,266 @@
+/* The worker team; see team.h.
+ *
+ * A job is one 64-bit ticket: the number of tiles above, the next tile to claim below. Claiming is one fetch_add, which
+ * returns both halves of the same job; so a worker that slept through a job and wakes in the next takes part in that
+ * one correctly, and no barrier at the start is needed. Invariants:
+ *   1. fn, ctx and done are written only while no claimed tile is unfinished: team_run returns after done == n_tiles.
+ *   2. A worker reads fn and ctx only while it holds a claimed tile, hence never while they change.
+ *   3. done counts tiles of the current job only: a worker adds its tiles before it lets the caller go.
+ *   4. Per job each worker makes at most two failing claims (one may be late from the job before), so the lower half
+ *      cannot run into the upper.
+ *
+ * `epoch` counts jobs; it only says "look at the ticket". Sleeping follows the ring's rule: one side stores then looks
+ * whether anybody sleeps, the other announces its sleep then looks again; the futex compares the value once more. */
+#include "base/team.h"
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/ring.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#define SPINS_PER_LOOK 32 /* pauses between looks at the clock: at most 1 us, so the bound holds */
+
+struct team_worker {
+    struct team *team;
+    pthread_t thread;
+    uint32_t index; /* 1 .. n_threads - 1 */
+};
+
+struct team {
+    _Alignas(CACHE_LINE) _Atomic uint64_t ticket; /* n_tiles << 32 | next */
+    team_fn *fn;                                  /* beside the ticket: who claims needs them next */
+    void *ctx;
+    _Alignas(CACHE_LINE) _Atomic uint32_t done; /* tiles finished; the caller's futex */
+    atomic_bool caller_sleeps;
+    _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* jobs so far; the workers' futex */
+    _Atomic uint32_t n_asleep;                   /* workers in the futex or about to be */
+    atomic_bool stopping;
+    _Alignas(CACHE_LINE) uint32_t n_threads; /* constant */
+    bool may_spin;                           /* constant */
+    bool running;                            /* caller only; catches nested runs */
+    struct clock clock;                      /* constant */
+    struct team_worker *workers;             /* n_threads - 1 */
+};
+
+static void futex_wait(_Atomic uint32_t *at, uint32_t value)
+{
+    syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0); /* any return is a reason to look again */
+}
+
+static void futex_wake(_Atomic uint32_t *at, uint32_t n)
+{
+    syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+void team_flush_denormals(void)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(_mm_getcsr() | 0x8040); /* FTZ and DAZ */
+#elif defined(__aarch64__)
+    uint64_t fpcr;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+    __asm__ volatile("msr fpcr, %0" : : "r"(fpcr | (uint64_t)1 << 24)); /* FZ */
+#endif
+}
+
+uint32_t team_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return (uint32_t)MAX(CPU_COUNT(&set), 1);
+    const long n = sysconf(_SC_NPROCESSORS_ONLN); /* more than 1024 cores: the set is too small */
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+/* Spin until *at differs from value (wanted false) or equals it (wanted true); false when the time is over. */
+static bool spin_until(const struct team *t, const _Atomic uint32_t *at, uint32_t value, bool wanted)
+{
+    if (!t->may_spin)
+        return (atomic_load(at) == value) == wanted;
+    uint64_t end = 0;
+    do {
+        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+            if ((atomic_load_explicit(at, memory_order_acquire) == value) == wanted)
+                return true;
+            pause_cpu();
+        }
+        const uint64_t now = clock_now(&t->clock);
+        if (end == 0)
+            end = now + TEAM_SPIN_NS_MAX;
+        else if (now >= end)
+            return false;
+    } while (true);
+}
+
+/* Claim and run tiles until there are none left; returns how many. */
+static uint32_t work(struct team *t, uint32_t worker)
+{
+    uint32_t n = 0;
+    for (;;) {
+        const uint64_t claim = atomic_fetch_add_explicit(&t->ticket, 1, memory_order_acq_rel);
+        const uint32_t tile = (uint32_t)claim;
+        if (tile >= (uint32_t)(claim >> 32))
+            return n;
+        t->fn(t->ctx, tile, worker);
+        n++;
+    }
+}
+
+static void report(struct team *t, uint32_t n)
+{
+    /* Our tiles are not reported yet, so the ticket is still that of their job. */
+    const uint32_t n_tiles = (uint32_t)(atomic_load_explicit(&t->ticket, memory_order_relaxed) >> 32);
+    if (atomic_fetch_add(&t->done, n) + n == n_tiles && atomic_load(&t->caller_sleeps))
+        futex_wake(&t->done, 1);
+}
+
+static void worker_sleep(struct team *t, uint32_t seen)
+{
+    atomic_fetch_add(&t->n_asleep, 1);
+    while (atomic_load(&t->epoch) == seen)
+        futex_wait(&t->epoch, seen);
+    atomic_fetch_sub(&t->n_asleep, 1);
+}
+
+static void *worker_main(void *arg)
+{
+    struct team_worker *w = arg;
+    struct team *t = w->team;
+    char name[16]; /* the kernel's limit */
+    snprintf(name, sizeof name, "quern-w%u", w->index % 1000000);
+    pthread_setname_np(pthread_self(), name);
+    team_flush_denormals();
+    uint32_t seen = 0;
+    for (;;) {
+        if (!spin_until(t, &t->epoch, seen, false))
+            worker_sleep(t, seen);
+        seen = atomic_load(&t->epoch);
+        if (atomic_load(&t->stopping))
+            return NULL;
+        const uint32_t n = work(t, w->index);
+        if (n > 0)
+            report(t, n);
+    }
+}
+
+static void announce(struct team *t, uint32_t n_wanted)
+{
+    atomic_fetch_add(&t->epoch, 1);
+    if (atomic_load(&t->n_asleep) > 0)
+        futex_wake(&t->epoch, n_wanted);
+}
+
+void team_run(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
+{
+    assert(!t->running && n_tiles < UINT32_MAX - 4 * TEAM_THREADS_MAX); /* invariant 4 */
+    t->running = true;
+    if (n_tiles < 2 || t->n_threads == 1) { /* nothing to share */
+        for (uint32_t i = 0; i < n_tiles; i++)
+            fn(ctx, i, 0);
+        t->running = false;
+        return;
+    }
+    t->fn = fn;
+    t->ctx = ctx;
+    atomic_store_explicit(&t->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&t->ticket, (uint64_t)n_tiles << 32, memory_order_release);
+    announce(t, MIN(n_tiles, t->n_threads) - 1);
+    const uint32_t mine = work(t, 0);
+    if (atomic_fetch_add(&t->done, mine) + mine != n_tiles && !spin_until(t, &t->done, n_tiles, true)) {
+        atomic_store(&t->caller_sleeps, true);
+        uint32_t done;
+        while ((done = atomic_load(&t->done)) != n_tiles)
+            futex_wait(&t->done, done);
+        atomic_store(&t->caller_sleeps, false);
+    }
+    t->running = false;
+}
+
+static enum err start_workers(struct team *t, struct error *e)
+{
+    /* Workers inherit a full signal mask: signals are the main thread's business. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    enum err err = OK;
+    const uint32_t wanted = t->n_threads;
+    for (t->n_threads = 1; err == OK && t->n_threads < wanted;) {
+        struct team_worker *w = &t->workers[t->n_threads - 1];
+        *w = (struct team_worker){.team = t, .index = t->n_threads};
+        const int rc = fault_hit(FAULT_SYS) ? EAGAIN : pthread_create(&w->thread, NULL, worker_main, w);
+        if (rc != 0)
+            err = FAIL(e, ERR_IO, "cannot start worker thread %u of %u: %s", t->n_threads, wanted - 1, strerror(rc));
+        else
+            t->n_threads++;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return err;
+}
+
+enum err team_new(struct team **out, uint32_t n_threads, struct error *e)
+{
+    *out = NULL;
+    if (n_threads < 1 || n_threads > TEAM_THREADS_MAX)
+        return FAIL(e, ERR_LIMIT, "%u worker threads; the limits are 1 and %d", n_threads, TEAM_THREADS_MAX);
+    struct team *t = mem_aligned(CACHE_LINE, sizeof *t);
+    if (t == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for a team of %u threads", n_threads);
+    memset(t, 0, sizeof *t);
+    clock_init(&t->clock);
+    t->n_threads = n_threads;
+    t->may_spin = n_threads <= team_cores();
+    t->workers = mem_array(n_threads, sizeof *t->workers);
+    enum err err = OK;
+    if (t->workers == NULL) {
+        t->n_threads = 1;
+        err = FAIL(e, ERR_NOMEM, "no memory for a team of %u threads", n_threads);
+    } else
+        err = start_workers(t, e);
+    if (err != OK) {
+        team_free(t);
+        return err;
+    }
+    *out = t;
+    return OK;
+}
+
+void team_free(struct team *t)
+{
+    if (t == NULL)
+        return;
+    atomic_store(&t->stopping, true);
+    announce(t, t->n_threads);
+    for (uint32_t i = 1; i < t->n_threads; i++)
+        pthread_join(t->workers[i - 1].thread, NULL);
+    mem_free(t->workers);
+    mem_free(t);
+}
+
+uint32_t team_size(const struct team *t)
+{
+    return t->n_threads;
+}
