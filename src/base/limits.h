@@ -78,6 +78,7 @@
 
 /* Command line. */
 #define OUT_BYTES_MAX         (16 * MIB) /* standard output waiting to be written; flushed long before, one value may be large */
+#define TOKENIZER_SCAN_BYTES_MAX (8 * MIB) /* of a tokenizer.json, to find its type: added tokens before it take up to 1 MB */
 #define CONFIG_FILE_BYTES_MAX (1 * MIB)  /* a config file names a few dozen options */
 
 /* Stop strings of one request. */
@@ -96,6 +97,7 @@
 #define CHAT_OUTPUT_BYTES_MAX   (16 * MIB) /* three times the longest context window in use */
 #define CHAT_RANGE_MAX          100000     /* items of range(); the number of jinja2's own sandbox */
 #define CHAT_ITEMS_MAX          1000000    /* items of one list */
+#define CHAT_NAMES_MAX          4096       /* variable names of one template; numbering them is a linear search */
 #define CHAT_SET_MAX            64         /* named templates of one model; public ones have at most 5 */
 
 #endif
