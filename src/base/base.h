@@ -48,7 +48,7 @@ enum err {
 
 struct error {
     enum err code;
-    char text[ERROR_TEXT_MAX]; /* one sentence without newline or full stop; UTF-8 or escaped */
+    char text[ERROR_TEXT_MAX]; /* one sentence without full stop; control characters and bad UTF-8 are escaped */
     const char *file;          /* where in our source it was raised */
     int line;
 };
@@ -71,7 +71,8 @@ struct error {
 enum err error_set_at(struct error *e, enum err code, const char *file, int line, const char *fmt, ...)
     PRINTF_LIKE(5, 6);
 
-/* Put "what: " in front of the text, to say in whose behalf the call was made. Keeps the code. */
+/* Put "what: " in front of the text, to say in whose behalf the call was made. Keeps the code, and returns it; a NULL e
+ * has none, so do not return what this returns when e may be NULL. */
 enum err error_prefix(struct error *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* "not found", "out of memory"... and the stable name "NOT_FOUND" used in logs and JSON. */
@@ -91,8 +92,8 @@ bool str_is(struct str a, const char *cstr);
 bool str_has_prefix(struct str a, struct str prefix);
 bool str_has_suffix(struct str a, struct str suffix);
 
-/* Copy at most cap-1 bytes and terminate; control bytes and invalid UTF-8 become \xNN, so untrusted text can stand
- * in a message. Returns out. */
+/* Copy at most cap-1 bytes and terminate; control characters and invalid UTF-8 become \xNN, so untrusted text can stand
+ * in a message. Stops before a character that does not fit whole. Returns out. */
 const char *str_show(struct str s, char *out, size_t cap);
 
 /* Bytes of the valid UTF-8 character that s starts with, 1 to 4; 0 when there is none (empty, truncated, overlong,

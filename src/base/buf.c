@@ -16,13 +16,14 @@ char *buf_room(struct buf *b, size_t bytes)
 {
     if (b->failure != OK)
         return NULL;
-    if (bytes > b->max - b->n) {
+    const size_t max = MIN(b->max, (size_t)PTRDIFF_MAX - 1); /* so that adding the NUL cannot wrap */
+    if (bytes > max - b->n) {
         b->failure = ERR_LIMIT;
         return NULL;
     }
     const size_t need = b->n + bytes + 1;
     if (need > b->cap) {
-        const size_t cap = MAX(MIN(b->cap * 2, b->max + 1), MAX(need, (size_t)64));
+        const size_t cap = MAX(MIN(b->cap * 2, max + 1), MAX(need, (size_t)64));
         char *p = mem_resize(b->p, cap);
         if (p == NULL) {
             b->failure = ERR_NOMEM;
@@ -57,6 +58,8 @@ void buf_addf(struct buf *b, const char *fmt, ...)
     va_copy(again, args);
     const int n = vsnprintf(NULL, 0, fmt, args);
     va_end(args);
+    if (n < 0 && b->failure == OK)
+        b->failure = ERR_LIMIT; /* longer than an int can say */
     char *at = n >= 0 ? buf_room(b, (size_t)n) : NULL;
     if (at != NULL) {
         vsnprintf(at, (size_t)n + 1, fmt, again);
@@ -88,7 +91,8 @@ void buf_add_json_str(struct buf *b, struct str s)
         i += 1;
         plain = i;
     }
-    buf_add(b, (struct str){s.p + plain, i - plain});
+    if (i > plain)
+        buf_add(b, (struct str){s.p + plain, i - plain});
     buf_add_char(b, '"');
 }
 

@@ -26,6 +26,24 @@ static const struct {
 };
 _Static_assert(COUNT_OF(err_words) == ERR_COUNT, "every error has words");
 
+/* Make a formatted text fit to be shown: one line of valid UTF-8. Names of files and keys come from outside, and
+ * vsnprintf may have cut a character in half at the end. */
+static void make_showable(char text[ERROR_TEXT_MAX])
+{
+    size_t n = strlen(text);
+    if (n == ERROR_TEXT_MAX - 1) {
+        size_t start = n; /* of the last character */
+        while (start > 0 && n - start < 4 && ((unsigned char)text[start - 1] & 0xc0) == 0x80)
+            start--;
+        if (start > 0 && (unsigned char)text[start - 1] >= 0xc0 &&
+            utf8_len((struct str){text + start - 1, n - start + 1}) == 0)
+            n = start - 1;
+    }
+    char raw[ERROR_TEXT_MAX];
+    memcpy(raw, text, n);
+    str_show((struct str){raw, n}, text, ERROR_TEXT_MAX);
+}
+
 enum err error_set_at(struct error *e, enum err code, const char *file, int line, const char *fmt, ...)
 {
     assert(code != OK && code < ERR_COUNT);
@@ -35,6 +53,7 @@ enum err error_set_at(struct error *e, enum err code, const char *file, int line
     va_start(args, fmt);
     vsnprintf(e->text, sizeof e->text, fmt, args);
     va_end(args);
+    make_showable(e->text);
     e->code = code;
     e->file = file;
     e->line = line;
@@ -53,6 +72,7 @@ enum err error_prefix(struct error *e, const char *fmt, ...)
     va_end(args);
     if (n >= 0 && (size_t)n < sizeof e->text)
         snprintf(e->text + n, sizeof e->text - (size_t)n, ": %s", old);
+    make_showable(e->text);
     return e->code;
 }
 
@@ -88,7 +108,7 @@ bool str_has_prefix(struct str a, struct str prefix)
 
 bool str_has_suffix(struct str a, struct str suffix)
 {
-    return a.n >= suffix.n && str_eq((struct str){a.p + (a.n - suffix.n), suffix.n}, suffix);
+    return suffix.n == 0 || (a.n >= suffix.n && str_eq((struct str){a.p + (a.n - suffix.n), suffix.n}, suffix));
 }
 
 const char *str_show(struct str s, char *out, size_t cap)
@@ -98,7 +118,8 @@ const char *str_show(struct str s, char *out, size_t cap)
     while (i < s.n) {
         const size_t len = utf8_len((struct str){s.p + i, s.n - i});
         const unsigned char c = (unsigned char)s.p[i];
-        if (len == 0 || c < 0x20 || c == 0x7f) { /* invalid or control: one escaped byte */
+        /* Invalid, or a control character: C0, DEL, and C1 (U+0080..9F), which terminals obey too. */
+        if (len == 0 || c < 0x20 || c == 0x7f || (c == 0xc2 && (unsigned char)s.p[i + 1] < 0xa0)) {
             if (at + 5 > cap)
                 break;
             snprintf(out + at, 5, "\\x%02x", c);

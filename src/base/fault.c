@@ -42,10 +42,12 @@ enum err fault_arm_spec(const char *spec, struct error *e)
         const size_t n = strlen(names[k]);
         if (strncmp(spec, names[k], n) != 0)
             continue;
+        if (spec[n] < '0' || spec[n] > '9') /* strtoull would take blanks and signs */
+            break;
         char *end = NULL;
         const unsigned long long nth = strtoull(spec + n, &end, 10);
         const bool sticky = *end == '+';
-        if (end == spec + n || end[sticky] != '\0' || spec[n] == '-' || nth == 0)
+        if (end[sticky] != '\0' || nth == 0)
             break;
         fault_arm((enum fault_kind)k, nth, sticky);
         return OK;

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -49,8 +50,9 @@ enum err file_open(const char *path, int *fd, uint64_t *bytes, struct error *e)
 {
     struct stat st;
     *fd = -1;
-    /* O_NONBLOCK: opening a FIFO must not wait for a writer; it has no effect on regular files. */
-    const int f = sys_fails(EIO) ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    /* O_NONBLOCK: opening a FIFO must not wait for a writer; O_NOCTTY: a terminal must not become ours. Neither has an
+     * effect on regular files. */
+    const int f = sys_fails(EIO) ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (f < 0)
         return fail_errno(e, "cannot open", path);
     if (sys_fails(EIO) || fstat(f, &st) != 0) {
@@ -173,7 +175,9 @@ enum err file_write_fully(int fd, const void *bytes, size_t n, const char *path,
         const ssize_t k = sys_fails(ENOSPC) ? -1 : write(fd, (const char *)bytes + done, n - done);
         if (k < 0 && errno == EINTR)
             continue;
-        if (k < 0)
+        if (k == 0)
+            errno = ENOSPC; /* no progress and no reason given: never loop on it */
+        if (k <= 0)
             return fail_errno(e, "cannot write", path);
         done += (size_t)k;
     }
@@ -182,11 +186,15 @@ enum err file_write_fully(int fd, const void *bytes, size_t n, const char *path,
 
 enum err file_write_atomic(const char *path, struct str content, struct error *e)
 {
+    /* The name is ours alone: pid against other processes, counter against other threads. A file of that name is left
+     * from a dead process that had our pid. */
+    static atomic_uint n_temps;
     char temp[PATH_BYTES_MAX];
-    const int len = snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)getpid());
+    const int len = snprintf(temp, sizeof temp, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add(&n_temps, 1));
     if (len < 0 || (size_t)len >= sizeof temp)
-        return FAIL(e, ERR_LIMIT, "path longer than %d bytes: %s", PATH_BYTES_MAX, path);
-    int fd = sys_fails(EIO) ? -1 : open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        return FAIL(e, ERR_LIMIT, "path longer than %d bytes: %.200s", PATH_BYTES_MAX, path);
+    unlink(temp);
+    int fd = sys_fails(EIO) ? -1 : open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd < 0)
         return fail_errno(e, "cannot create", temp);
     enum err err = file_write_fully(fd, content.p, content.n, temp, e);
@@ -204,6 +212,8 @@ enum err file_make_dirs(const char *path, struct error *e)
 {
     char part[PATH_BYTES_MAX];
     const size_t n = strlen(path);
+    if (n == 0)
+        return FAIL(e, ERR_INVALID, "cannot create a folder without a name");
     if (n >= sizeof part)
         return FAIL(e, ERR_LIMIT, "path longer than %d bytes: %.200s", PATH_BYTES_MAX, path);
     for (size_t i = 1; i <= n; i++) {
@@ -270,7 +280,7 @@ void file_lock_give(struct file_lock *l)
 
 enum err path_join(char *out, const char *dir, const char *name, struct error *e)
 {
-    const char *slash = dir[0] != '\0' && dir[strlen(dir) - 1] == '/' ? "" : "/";
+    const char *slash = dir[0] == '\0' || dir[strlen(dir) - 1] == '/' ? "" : "/";
     const int n = snprintf(out, PATH_BYTES_MAX, "%s%s%s", dir, slash, name);
     if (n < 0 || n >= PATH_BYTES_MAX)
         return FAIL(e, ERR_LIMIT, "path longer than %d bytes: %.200s", PATH_BYTES_MAX, name);
@@ -284,7 +294,7 @@ bool path_is_contained(struct str name)
     size_t start = 0;
     for (size_t i = 0; i <= name.n; i++) {
         if (i < name.n && name.p[i] != '/') {
-            if ((unsigned char)name.p[i] < 0x20 || name.p[i] == '\\')
+            if ((unsigned char)name.p[i] < 0x20 || name.p[i] == 0x7f || name.p[i] == '\\')
                 return false;
             continue;
         }

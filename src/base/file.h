@@ -48,7 +48,7 @@ struct file_lock {
 enum err file_lock_take(struct file_lock *l, const char *path, bool wait, struct error *e) MUST_CHECK;
 void file_lock_give(struct file_lock *l);
 
-/* dir + "/" + name into out of PATH_BYTES_MAX bytes; ERR_LIMIT when too long. */
+/* dir + "/" + name into out of PATH_BYTES_MAX bytes; name alone when dir is empty; ERR_LIMIT when too long. */
 enum err path_join(char *out, const char *dir, const char *name, struct error *e) MUST_CHECK;
 
 /* True when name is a plain relative path that stays below its folder: no leading slash, no "..", no empty part, no

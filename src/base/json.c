@@ -46,10 +46,11 @@ enum err json_parse(struct str text, json_t **out, struct error *e)
         return FAIL(e, ERR_LIMIT, "JSON of %zu bytes; the limit is %llu", text.n, (unsigned long long)JSON_BYTES_MAX);
     if (is_too_deep(text))
         return FAIL(e, ERR_LIMIT, "JSON nested deeper than %d levels", JSON_DEPTH_MAX);
-    json_error_t je;
+    json_error_t je = {0};
     json_t *doc = json_loadb(text.p, text.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
     if (doc == NULL) {
-        if (json_error_code(&je) == json_error_out_of_memory)
+        /* jansson names the shortage only in some places; in the others it fails without a word. */
+        if (json_error_code(&je) == json_error_out_of_memory || je.text[0] == '\0')
             return FAIL(e, ERR_NOMEM, "no memory to parse JSON of %zu bytes", text.n);
         char shown[160];
         return FAIL(e, ERR_FORMAT, "invalid JSON at line %d column %d: %s", je.line, je.column,

@@ -48,7 +48,7 @@ void *mem_aligned(size_t align, size_t bytes)
 
 char *mem_copy_str(struct str s)
 {
-    char *copy = mem_alloc(s.n + 1);
+    char *copy = s.n < SIZE_MAX ? mem_alloc(s.n + 1) : NULL;
     if (copy == NULL)
         return NULL;
     if (s.n > 0)
@@ -80,7 +80,7 @@ void arena_init(struct arena *a, size_t bytes_max)
 
 void *arena_take(struct arena *a, size_t bytes)
 {
-    if (bytes > a->bytes_max)
+    if (bytes > MIN(a->bytes_max, (size_t)PTRDIFF_MAX - ARENA_CHUNK_BYTES)) /* the sums below cannot wrap */
         return NULL;
     const size_t need = (MAX(bytes, (size_t)1) + 15) & ~(size_t)15;
     if (a->cap - a->used < need) {

@@ -9,7 +9,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "model files are read 
 
 void reader_init(struct reader *r, const void *bytes, uint64_t n, struct error *e)
 {
-    *r = (struct reader){.p = bytes, .n = n, .error = e};
+    *r = (struct reader){.p = bytes != NULL ? bytes : "", .n = n, .error = e};
 }
 
 enum err reader_fail_at(struct reader *r, enum err code, const char *file, int line, const char *fmt, ...)
