@@ -13,24 +13,24 @@
 
 #include "base/base.h"
 
-/* The call succeeds; otherwise the error's sentence is printed. `err` is a struct error in scope. */
-#define assert_ok(err, call)                                                                                           \
+/* The call succeeds; otherwise the error's sentence is printed. `e` is a struct error in scope. */
+#define assert_ok(e, call)                                                                                             \
     do {                                                                                                               \
-        (err) = (struct error){0};                                                                                     \
+        (e) = (struct error){0};                                                                                       \
         const enum err code_ = (call);                                                                                 \
         if (code_ != OK)                                                                                               \
-            fail_msg("%s: %s: %s", #call, err_name(code_), (err).text);                                                \
+            fail_msg("%s: %s: %s", #call, err_name(code_), (e).text);                                                  \
     } while (0)
 
 /* The call fails with that code, and its sentence contains the text. */
-#define assert_fails(err, code, part, call)                                                                            \
+#define assert_fails(e, want, part, call)                                                                              \
     do {                                                                                                               \
-        (err) = (struct error){0};                                                                                     \
+        (e) = (struct error){0};                                                                                       \
         const enum err code_ = (call);                                                                                 \
-        if (code_ != (code))                                                                                           \
-            fail_msg("%s: got %s (%s), expected %s", #call, err_name(code_), (err).text, err_name(code));              \
-        if (strstr((err).text, (part)) == NULL)                                                                        \
-            fail_msg("%s: '%s' does not say '%s'", #call, (err).text, (part));                                         \
+        if (code_ != (want))                                                                                           \
+            fail_msg("%s: got %s (%s), expected %s", #call, err_name(code_), (e).text, err_name(want));                \
+        if (strstr((e).text, (part)) == NULL)                                                                          \
+            fail_msg("%s: '%s' does not say '%s'", #call, (e).text, (part));                                           \
     } while (0)
 
 #endif
