@@ -9,9 +9,20 @@
 #include <pthread.h>
 #include <string.h>
 
+/* jansson often reports a failed allocation as a mistake in the document, so we note it ourselves. */
+static _Thread_local bool ran_out;
+
+static void *json_alloc(size_t bytes)
+{
+    void *p = mem_alloc(bytes);
+    if (p == NULL)
+        ran_out = true;
+    return p;
+}
+
 static void use_counted_memory(void)
 {
-    json_set_alloc_funcs(mem_alloc, mem_free);
+    json_set_alloc_funcs(json_alloc, mem_free);
 }
 
 /* Depth of nesting, counted over the raw bytes: jansson recurses, so depth is refused before it starts. */
@@ -47,10 +58,10 @@ enum err json_parse(struct str text, json_t **out, struct error *e)
     if (is_too_deep(text))
         return FAIL(e, ERR_LIMIT, "JSON nested deeper than %d levels", JSON_DEPTH_MAX);
     json_error_t je = {0};
+    ran_out = false;
     json_t *doc = json_loadb(text.p, text.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
     if (doc == NULL) {
-        /* jansson names the shortage only in some places; in the others it fails without a word. */
-        if (json_error_code(&je) == json_error_out_of_memory || je.text[0] == '\0')
+        if (ran_out)
             return FAIL(e, ERR_NOMEM, "no memory to parse JSON of %zu bytes", text.n);
         char shown[160];
         return FAIL(e, ERR_FORMAT, "invalid JSON at line %d column %d: %s", je.line, je.column,
