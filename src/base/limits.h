@@ -42,6 +42,7 @@
 #define MODEL_VOCAB_MAX         (1u << 22)  /* real ones reach 262208; logits of one row stay under 16 MB */
 #define MODEL_CONTEXT_MAX       (1u << 27)  /* tokens; the longest claim so far is 10 million */
 #define MODEL_EXPERTS_MAX       4096        /* real ones reach 512 */
+#define MODEL_EXPERTS_USED_MAX  64          /* experts one token takes; real ones reach 22 */
 #define MODEL_EOS_MAX           16          /* ids that end an answer; real models list up to 6 */
 #define MODEL_JSON_BYTES_MAX    (32 * MIB)  /* one safetensors header, or the index; the largest index has 9 MB */
 #define MODEL_CONFIG_BYTES_MAX  (1 * MIB)   /* config.json and generation_config.json have a few KB */

@@ -5,33 +5,31 @@
  * the work and not of reading the order for it. */
 #include "cli/cli.h"
 
+#include "base/clock.h"
 #include "base/fault.h"
+#include "base/log.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-/* One line on standard error. It goes out as one write, so lines of several processes do not mix. No allocation: this
- * must also say that there is no memory. */
-static void report(const struct options *o, const struct error *e, const char *hint)
+/* One line on standard error, without allocating: this must also say that there is no memory. */
+static void report(const struct options *o, struct log *log, const struct error *e, const char *hint)
 {
-    char line[ERROR_TEXT_MAX * 2], place[128] = "";
-    int n;
-    if (o->log_level == LOG_LEVEL_DEBUG && e->file != NULL)
+    const bool shows_place = o->log_level == LOG_DEBUG && e->file != NULL;
+    char line[ERROR_TEXT_MAX + 256], place[128] = "";
+    if (shows_place)
         snprintf(place, sizeof place, "%s:%d", e->file, e->line);
-    if (o->log_format == LOG_FORMAT_JSON) {
-        struct buf b;
-        buf_init(&b, sizeof line);
-        buf_add_json_str(&b, str_of(e->text));
-        /* Without memory for the escaped text the code alone must do; it needs no escaping. */
-        n = snprintf(line, sizeof line, "{\"level\":\"error\",\"code\":\"%s\",\"message\":%s%s%s%s}\n",
-            err_name(e->code), b.failure == OK ? buf_str(&b).p : "\"out of memory\"", place[0] ? ",\"at\":\"" : "",
-            place, place[0] ? "\"" : "");
-        buf_fini(&b);
-    } else
-        n = snprintf(line, sizeof line, "quern: error: %s%s%s%s%s\n", e->text[0] ? e->text : err_phrase(e->code), hint,
-            place[0] ? " [" : "", place, place[0] ? "]" : "");
+    if (o->log_format == LOG_JSON && log != NULL) {
+        const struct log_field fields[] = {
+            log_cstr("code", err_name(e->code)), log_cstr("message", e->text), log_cstr("at", place)};
+        log_write(log, LOG_ERROR, "cli", "failed", fields, COUNT_OF(fields) - !shows_place);
+        return;
+    }
+    const int n = snprintf(line, sizeof line, "quern: error: %s%s%s%s%s\n", e->text, hint, shows_place ? " [" : "",
+        place, shows_place ? "]" : "");
     const size_t bytes = MIN((size_t)MAX(n, 0), sizeof line - 1);
     if (write(STDERR_FILENO, line, bytes) < 0)
         return; /* nobody left to tell; the exit code still says it */
@@ -93,35 +91,62 @@ static enum err perform(const struct options *o, const struct verb *verb, struct
     return o->version ? verb_version(o, out, e) : verb->run(o, out, e);
 }
 
+/* What it cost, for those who asked for --log-level debug. */
+static void log_cost(struct log *log, const struct verb *verb, uint64_t start_ns, const struct clock *clock)
+{
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
+    LOG(log, LOG_DEBUG, "cli", "verb done", log_cstr("verb", verb != NULL ? verb->name : ""),
+        log_f64("ms", (double)(clock_now(clock) - start_ns) / 1e6), log_u64("rss_max_kib", (uint64_t)usage.ru_maxrss));
+}
+
+/* Run the verb and flush what it wrote. */
+static int run(const struct options *o, const struct verb *verb, struct log *log)
+{
+    struct out out;
+    struct error e = {0};
+    out_init(&out, STDOUT_FILENO);
+    const enum err err = perform(o, verb, &out, &e);
+    if (err != OK && e.code == OK) /* a verb that failed without a sentence */
+        FAIL(&e, err, "%s", err_phrase(err));
+    const enum err out_err = out_fini(&out, err == OK ? &e : NULL);
+    if (err == OK && out_err == OK)
+        return EXIT_OK;
+    report(o, log, &e, "");
+    return EXIT_ERROR;
+}
+
 int cli_main(int argc, char *const *argv)
 {
     struct options o = {0};
     struct options_parse p;
     struct error e = {0};
     const struct verb *verb = NULL;
-    int code = EXIT_OK;
+    int code;
 
     signal(SIGPIPE, SIG_IGN); /* a reader that leaves is an error code from write, handled in out.c */
+    struct clock clock;
+    clock_init(&clock);
+    const uint64_t start_ns = clock_now(&clock);
     options_init(&p, options_table(), &o);
-    if (resolve(&p, &o, argc > 0 ? argc - 1 : 0, argv + (argc > 0), &verb, &e) != OK) {
+    const enum err err = resolve(&p, &o, argc > 0 ? argc - 1 : 0, argv + (argc > 0), &verb, &e);
+    const struct log_levels levels = {.base = (enum log_level)o.log_level};
+    struct log log_storage, *log = &log_storage;
+    if (log_init(log, STDERR_FILENO, (enum log_format)o.log_format, &levels, &clock, NULL) != OK)
+        log = NULL; /* no log is no reason not to work */
+    if (err == OK) {
+        code = run(&o, verb, log);
+        log_cost(log, verb, start_ns, &clock);
+    } else {
         char hint[64];
         snprintf(
             hint, sizeof hint, "; see 'quern %s%s--help'", verb != NULL ? verb->name : "", verb != NULL ? " " : "");
         const bool machine = e.code == ERR_IO || e.code == ERR_NOMEM; /* the config file could not be read */
-        report(&o, &e, machine ? "" : hint);
+        report(&o, log, &e, machine ? "" : hint);
         code = machine ? EXIT_ERROR : EXIT_USAGE;
-    } else {
-        struct out out;
-        out_init(&out, STDOUT_FILENO);
-        enum err err = perform(&o, verb, &out, &e);
-        if (err != OK && e.code == OK) /* a verb that failed without a sentence */
-            FAIL(&e, err, "%s", err_phrase(err));
-        const enum err out_err = out_fini(&out, err == OK ? &e : NULL);
-        if (err != OK || out_err != OK) {
-            report(&o, &e, "");
-            code = EXIT_ERROR;
-        }
     }
+    if (log != NULL)
+        log_fini(log);
     options_fini(&p);
     return code;
 }

@@ -101,7 +101,8 @@ void help_man(struct out *out)
     size_t n;
     const struct verb *verbs = verbs_table(&n);
     out_text(out, ".TH QUERN 1 \"\" \"quern " QUERN_VERSION "\" \"User Commands\"\n.SH NAME\n");
-    out_text(out, "quern \\- one small program for large language models\n.SH SYNOPSIS\n.B quern\n\\fIverb\\fR [\\fIoptions\\fR] ");
+    out_text(out, "quern \\- one small program for large language models\n.SH SYNOPSIS\n.B quern\n\\fIverb\\fR "
+                  "[\\fIoptions\\fR] ");
     out_text(out, "[\\fIarguments\\fR]\n.SH DESCRIPTION\n");
     roff_text(out, help_purpose);
     out_text(out, "\n.SH VERBS\n");

@@ -67,8 +67,7 @@ struct option_table {
     size_t n;
 };
 
-enum log_level_choice { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
-enum log_format_choice { LOG_FORMAT_TEXT, LOG_FORMAT_JSON };
+enum kv_dtype_choice { KV_AUTO, KV_F32, KV_F16, KV_BF16, KV_FP8, KV_Q8_0, KV_Q4_0, KV_DTYPE_COUNT };
 
 /* The resolved options: one field per row of options_table.c. Fields of options that the running verb does not take
  * hold their defaults. Strings are borrowed from argv or from the config file's text and live as long as the process.
@@ -77,10 +76,13 @@ struct options {
     /* general */
     bool help, version;
     const char *config;
-    int log_level, log_format; /* enum log_level_choice, enum log_format_choice */
+    int log_level, log_format; /* enum log_level, enum log_format of base/log.h */
     const char *fault;
     /* help */
     bool man;
+    /* model */
+    const char *cache_dir; /* NULL = as hub/hub.h says */
+    bool offline;
     /* output */
     bool json;
     bool tensors;

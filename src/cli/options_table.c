@@ -1,10 +1,15 @@
 /* The options table: one row per option; see options.h. Names follow vLLM where the meaning is the same. */
 #include "cli/options.h"
 
+#include "base/limits.h"
+
 #define FIELD(name) offsetof(struct options, name)
 
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
+
+static const char *const kv_dtypes[] = {"auto", "f32", "f16", "bf16", "fp8", "q8_0", "q4_0", NULL};
+_Static_assert(COUNT_OF(kv_dtypes) == KV_DTYPE_COUNT + 1, "the words follow enum kv_dtype_choice");
 
 static const struct option_row rows[] = {
     /* General */
@@ -37,13 +42,75 @@ static const struct option_row rows[] = {
         .cli_only = true,
         .help = "Print the manual page in roff."},
 
+    /* Model */
+    {.name = "cache-dir",
+        .aliases = {"download-dir"},
+        .type = OPTION_STR,
+        .group = GROUP_MODEL,
+        .field = FIELD(cache_dir),
+        .value = "DIR",
+        .verbs = "inspect list pull rm tokenize",
+        .help = "Where models are kept. Without it: $QUERN_CACHE, else $XDG_CACHE_HOME/quern, else ~/.cache/quern."},
+    {.name = "offline",
+        .type = OPTION_BOOL,
+        .group = GROUP_MODEL,
+        .field = FIELD(offline),
+        .verbs = "pull",
+        .help = "Use no network: only what is already on this machine."},
+
+    /* Memory */
+    {.name = "max-model-len",
+        .aliases = {"context"},
+        .letter = 'c',
+        .type = OPTION_U64,
+        .group = GROUP_MEMORY,
+        .field = FIELD(max_model_len),
+        .min = 1,
+        .max = MODEL_CONTEXT_MAX,
+        .value = "N",
+        .verbs = "inspect",
+        .help = "Tokens of one sequence, prompt and answer together. Without it: what the model was made for."},
+    {.name = "max-num-seqs",
+        .type = OPTION_U64,
+        .group = GROUP_MEMORY,
+        .field = FIELD(max_num_seqs),
+        .fallback = "1",
+        .min = 1,
+        .max = 65536,
+        .value = "N",
+        .verbs = "inspect",
+        .help = "Sequences at the same time."},
+    {.name = "kv-cache-dtype",
+        .type = OPTION_ENUM,
+        .group = GROUP_MEMORY,
+        .field = FIELD(kv_cache_dtype),
+        .choices = kv_dtypes,
+        .fallback = "auto",
+        .verbs = "inspect",
+        .help = "How keys and values are stored; 'auto' is f16."},
+    {.name = "memory",
+        .type = OPTION_SIZE,
+        .group = GROUP_MEMORY,
+        .field = FIELD(memory_bytes),
+        .min = 1,
+        .value = "SIZE",
+        .verbs = "inspect",
+        .help = "Judge whether the model fits into this much memory, e.g. 8GiB, instead of what this machine has."},
+
     /* Output */
     {.name = "json",
         .type = OPTION_BOOL,
         .group = GROUP_OUTPUT,
         .field = FIELD(json),
-        .verbs = "version",
+        .verbs = "inspect version",
         .help = "Print JSON for programs instead of text for people."},
+
+    {.name = "tensors",
+        .type = OPTION_BOOL,
+        .group = GROUP_OUTPUT,
+        .field = FIELD(tensors),
+        .verbs = "inspect",
+        .help = "Also list every tensor: name, type, shape and bytes."},
 
     /* Logging and debugging */
     {.name = "log-level",

@@ -1,0 +1,11 @@
+/* The machine quern runs on, as far as the command line asks. Threads: any. */
+#ifndef CLI_MACHINE_H
+#define CLI_MACHINE_H
+
+#include "base/base.h"
+
+/* Bytes of memory this process may use: what the machine has, or the limit of its control group when that is less.
+ * 0 when the system does not say. */
+uint64_t machine_memory_bytes(void);
+
+#endif
