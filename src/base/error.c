@@ -70,8 +70,14 @@ enum err error_prefix(struct error *e, const char *fmt, ...)
     va_start(args, fmt);
     const int n = vsnprintf(e->text, sizeof e->text, fmt, args);
     va_end(args);
-    if (n >= 0 && (size_t)n < sizeof e->text)
-        snprintf(e->text + n, sizeof e->text - (size_t)n, ": %s", old);
+    if (n >= 0 && (size_t)n < sizeof e->text - 2) {
+        char *at = e->text + n;
+        const size_t keep = MIN(strlen(old), sizeof e->text - (size_t)n - 3); /* what fits beside ": " and the NUL */
+        at[0] = ':';
+        at[1] = ' ';
+        memcpy(at + 2, old, keep);
+        at[2 + keep] = '\0';
+    }
     make_showable(e->text);
     return e->code;
 }
