@@ -101,4 +101,19 @@
 #define CHAT_NAMES_MAX          4096       /* variable names of one template; numbering them is a linear search */
 #define CHAT_SET_MAX            64         /* named templates of one model; public ones have at most 5 */
 
+/* Tokenizers. */
+#define TEXT_BYTES_MAX        (64 * MIB)  /* one text to encode; the longest contexts are about 4 MB of text */
+#define TOK_COUNT_MAX         (1u << 20)  /* tokens of a vocabulary; the largest public one has 262,144 */
+#define TOK_NAME_BYTES_MAX    4096        /* one token's name; the longest known is 512 */
+#define TOK_BYTES_MAX         (64 * MIB)  /* all names together; the largest public vocabulary needs 3 MB */
+#define TOK_MERGES_MAX        (4u << 20)  /* the largest public list has 580,604 */
+#define TOK_ADDED_MAX         (64u << 10) /* added tokens; Gemma has 6,415 */
+#define TOK_CHARSMAP_MAX      (16 * MIB)  /* a precompiled normaliser; nmt_nfkc_cf has 238 KB */
+#define TOK_SPM_BYTES_MAX     (128 * MIB) /* a SentencePiece file; Gemma's has 4.2 MB */
+#define TOK_POST_MAX          64          /* special tokens that a post-processor puts around a text */
+#define REGEX_BYTES_MAX       (64 * 1024) /* a translated pattern; the longest known has 700 bytes */
+#define REGEX_GROUPS_MAX      64          /* groups of a pattern, nested or not */
+#define REGEX_STACK_BYTES_MAX (4 * 1024 * 1024) /* backtracking memory of a match, per thread */
+#define REGEX_STEPS_MAX       (256u << 20) /* backtracking steps of one match: a run of TEXT_BYTES_MAX gone back over */
+
 #endif

@@ -1,0 +1,136 @@
+/* Private to cpu/: the device, the activations, and the kernel table that a variant fills. */
+#ifndef CPU_CPU_INT_H
+#define CPU_CPU_INT_H
+
+#include "base/limits.h"
+#include "base/team.h"
+#include "cpu/cpu.h"
+
+#define ACT_GROUP     32 /* activations share a scale in groups of this many; every weight block is a multiple */
+#define SUB_GROUP     16 /* the finest scale any weight type has */
+#define ATTN_TILE     64 /* positions; part of the definition of attention, see cpu.h */
+#define ATTN_ROWS_MAX 64 /* (row, head) pairs one attention tile carries; bounds a worker's scratch */
+#define HEAD_DIM_MAX  MODEL_HEAD_DIM_MAX
+
+/* n elements a row; f32 is always there, the rest when ACT_Q8 was asked for. */
+struct acts {
+    uint32_t rows, n, forms;
+    float *f32;     /* [rows][n] */
+    int8_t *q;      /* [rows][n] */
+    float *scale;   /* [rows][n / ACT_GROUP] */
+    int16_t *sum16; /* [rows][n / SUB_GROUP]: sums of q */
+};
+
+/* A weight row taken apart: element k is scale[k / 16] * q[k] + min[k / 16]. */
+struct unpacked {
+    int8_t *q;    /* [n_in] */
+    float *scale; /* [n_in / SUB_GROUP] */
+    float *min;   /* [n_in / SUB_GROUP] */
+    float *f32;   /* [n_in], for float weights */
+    bool has_min;
+};
+
+/* One worker's own memory. */
+struct worker {
+    struct unpacked row;
+    float *k, *v;     /* [ATTN_TILE][HEAD_DIM_MAX] */
+    float *out;       /* [ATTN_ROWS_MAX][HEAD_DIM_MAX] */
+    float *max, *sum; /* [ATTN_ROWS_MAX] */
+};
+
+/* Rows of one product. in_rows picks activation rows (experts); NULL = 0, 1, 2... */
+struct product {
+    const struct weight *w;
+    uint32_t mat;
+    const struct acts *in;
+    const uint32_t *in_rows;
+    uint32_t n_rows;
+    float *out; /* out[i * out_stride + column] */
+    size_t out_stride;
+};
+
+/* Some consecutive rows of one sequence and one kv head with its query heads. */
+struct attend_tile {
+    const struct attend_args *args;
+    const struct batch *batch;
+    const struct kv_cache *kv;
+    const struct batch_seq *seq;
+    uint32_t first_row, n_rows; /* batch rows */
+    uint32_t kv_head;
+};
+
+/* What a variant provides. Every kernel computes rows as cpu.h defines them or as the variant's file says. */
+struct kernels {
+    const char *name;
+    bool (*runs_here)(void);
+    /* Columns [lo, hi) of all rows of p, bias added. */
+    void (*product)(struct worker *w, const struct product *p, uint32_t lo, uint32_t hi);
+    void (*norm_row)(const float *x, const float *gain, float eps, uint32_t n, float *out);
+    void (*quant_groups)(const float *x, uint32_t n, int8_t *q, float *scale, int16_t *sum16);
+    void (*glu)(enum glu kind, const float *gate, const float *up, uint32_t n, float *out);
+    void (*scale_cap)(float *x, uint32_t n, float scale, float cap); /* x * scale, soft-capped when cap > 0 */
+    void (*attend)(struct worker *w, const struct attend_tile *t);
+};
+
+/* Consecutive rows of one sequence. */
+struct row_chunk {
+    uint32_t seq, first_row, n_rows;
+};
+
+struct dev {
+    struct team *team;
+    const struct kernels *k;
+    struct worker *workers; /* [team_size] */
+    uint32_t rows_max;
+    uint32_t n_in_max;        /* widest weight bound so far; sizes workers' rows */
+    struct row_chunk *chunks; /* [rows_max]: how attention cuts this batch */
+    /* Mixtures, made when the first expert weight is bound. A pair is one row's one expert; pairs are sorted by expert.
+     */
+    uint32_t *pair_row;     /* [rows_max * MODEL_EXPERTS_USED_MAX]: sorted pair -> row */
+    uint32_t *pair_place;   /* [rows_max * MODEL_EXPERTS_USED_MAX]: row * top_k + j -> sorted pair */
+    uint32_t *expert_first; /* [MODEL_EXPERTS_MAX + 1]: first sorted pair of each expert */
+};
+
+extern const struct kernels kernels_ref;
+
+/* unpack.c: one weight row of any quantised dtype into q, scale, min. */
+bool can_unpack(enum dtype dtype);
+void unpack_row(enum dtype dtype, const void *row, uint32_t n, struct unpacked *out);
+
+/* ops_cpu.c: the ops over a device's kernels. */
+void cpu_embed(struct dev *d, const struct batch *b, const struct embed_args *a);
+void cpu_norm(struct dev *d, const struct norm_args *a);
+void cpu_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a);
+void cpu_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct attend_args *a);
+void cpu_project(struct dev *d, const struct batch *b, const struct project_args *a);
+void cpu_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args *a);
+void cpu_logits(struct dev *d, const struct logits_args *a);
+void cpu_copy_blocks(struct dev *d, const struct copy_blocks_args *a);
+
+/* experts.c */
+void cpu_route(struct dev *d, const struct batch *b, const struct route_args *a);
+void cpu_experts(struct dev *d, const struct batch *b, const struct experts_args *a);
+
+/* Make the asked-for forms of elements [at, at + n) of a row whose f32 is written; at and n are whole groups for Q8. */
+void acts_finish(const struct kernels *k, struct acts *a, uint32_t forms, size_t row, uint32_t at, uint32_t n);
+
+/* attend_ref.c */
+void attend_ref(struct worker *w, const struct attend_tile *t);
+
+/* device.c */
+enum err cpu_dev_open(
+    const struct kernels *k, const struct dev_options *o, struct dev **out, struct error *e) MUST_CHECK;
+void cpu_dev_close(struct dev *d);
+enum err cpu_dev_alloc(struct dev *d, size_t bytes, void **out, struct error *e) MUST_CHECK;
+void cpu_dev_free(struct dev *d, void *p);
+void cpu_dev_write(struct dev *d, void *to, const void *from, size_t bytes);
+void cpu_dev_read(struct dev *d, void *to, const void *from, size_t bytes);
+enum err cpu_dev_wait(struct dev *d, struct error *e) MUST_CHECK;
+enum err cpu_weight_bind(
+    struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e) MUST_CHECK;
+void cpu_weight_drop(struct dev *d, struct weight *w);
+enum err cpu_acts_new(
+    struct dev *d, uint32_t rows, uint32_t n, uint32_t forms, struct acts **out, struct error *e) MUST_CHECK;
+void cpu_acts_free(struct dev *d, struct acts *a);
+
+#endif

@@ -1,0 +1,321 @@
+/* The ops on the CPU: how each is cut into tiles for the worker team. Tiles are output columns or rows, never parts of
+ * a sum, and a tile finishes what it made (bias, rope, KV write, activation, quantisation) while it is in cache. */
+#include "cpu/cpu_int.h"
+
+#include <string.h>
+
+#define TILE_COLS     32  /* output columns a tile makes: one activation group, so that a tile can quantise its own */
+#define TILE_COLS_TOP 128 /* the vocabulary is wide; fewer claims */
+#define TILE_ROWS     8   /* rows a row-wise tile handles */
+
+static uint32_t tiles_of(uint32_t n, uint32_t per_tile)
+{
+    return (n + per_tile - 1) / per_tile;
+}
+
+void acts_finish(const struct kernels *k, struct acts *a, uint32_t forms, size_t row, uint32_t at, uint32_t n)
+{
+    if ((forms & ACT_Q8) == 0)
+        return;
+    assert((a->forms & ACT_Q8) && at % ACT_GROUP == 0 && n % ACT_GROUP == 0);
+    k->quant_groups(a->f32 + row * a->n + at, n, a->q + row * a->n + at,
+        a->scale + row * (a->n / ACT_GROUP) + at / ACT_GROUP, a->sum16 + row * (a->n / SUB_GROUP) + at / SUB_GROUP);
+}
+
+/* ---- embed --------------------------------------------------------------------------------------------------- */
+
+struct embed_job {
+    const struct batch *b;
+    const struct embed_args *a;
+};
+
+static void embed_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    (void)worker;
+    const struct embed_job *j = ctx;
+    const struct weight *w = j->a->table;
+    const uint32_t n = w->n_in;
+    for (uint32_t r = tile * TILE_ROWS; r < MIN((tile + 1) * TILE_ROWS, j->b->n_rows); r++) {
+        const size_t id = (size_t)j->b->token[r];
+        assert(id < w->n_out);
+        float *out = j->a->out + (size_t)r * n;
+        dtype_info(w->dtype)->dequant((const char *)w->mat[0] + id * w->row_bytes, out, n);
+        for (uint32_t i = 0; i < n; i++)
+            out[i] *= j->a->scale;
+    }
+}
+
+void cpu_embed(struct dev *d, const struct batch *b, const struct embed_args *a)
+{
+    struct embed_job job = {b, a};
+    team_run(d->team, tiles_of(b->n_rows, TILE_ROWS), embed_tile, &job);
+}
+
+/* ---- norm ---------------------------------------------------------------------------------------------------- */
+
+struct norm_job {
+    const struct kernels *k;
+    const struct norm_args *a;
+};
+
+static void norm_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    (void)worker;
+    const struct norm_job *j = ctx;
+    const struct norm_args *a = j->a;
+    for (uint32_t i = tile * TILE_ROWS; i < MIN((tile + 1) * TILE_ROWS, a->n_rows); i++) {
+        const size_t from = a->rows != NULL ? a->rows[i] : i;
+        j->k->norm_row(a->x + from * a->n, a->gain, a->eps, a->n, a->out->f32 + (size_t)i * a->n);
+        acts_finish(j->k, a->out, a->forms, i, 0, a->n);
+    }
+}
+
+void cpu_norm(struct dev *d, const struct norm_args *a)
+{
+    assert(a->out->n == a->n && a->n_rows <= a->out->rows);
+    struct norm_job job = {d->k, a};
+    team_run(d->team, tiles_of(a->n_rows, TILE_ROWS), norm_tile, &job);
+}
+
+/* ---- qkv: a tile is one head, of q, k or v --------------------------------------------------------------------- */
+
+struct qkv_job {
+    struct dev *d;
+    const struct batch *b;
+    struct kv_cache *kv;
+    const struct qkv_args *a;
+};
+
+static void rope_row(const struct qkv_args *a, uint32_t pos, float *x)
+{
+    const uint32_t half = a->rope_dims / 2;
+    const float *table = a->rope_table + (size_t)pos * a->rope_dims;
+    for (uint32_t i = 0; i < half; i++) {
+        const uint32_t first = a->rope == ROPE_PAIRS ? 2 * i : i;
+        const uint32_t second = a->rope == ROPE_PAIRS ? 2 * i + 1 : i + half;
+        const float c = table[2 * i], s = table[2 * i + 1];
+        const float x0 = x[first], x1 = x[second];
+        x[first] = x0 * c - x1 * s;
+        x[second] = x0 * s + x1 * c;
+    }
+}
+
+static void turn_head(const struct qkv_job *j, const float *gain, uint32_t row, float *x)
+{
+    if (gain != NULL)
+        j->d->k->norm_row(x, gain, j->a->norm_eps, j->a->head_dim, x);
+    if (j->a->rope != ROPE_NONE)
+        rope_row(j->a, j->b->pos[row], x);
+}
+
+static void write_kv(const struct qkv_job *j, uint64_t part_at, uint32_t head, uint32_t row, const float *x)
+{
+    const struct kv_layer *layer = j->a->layer;
+    const uint32_t slot = j->b->kv_slot[layer->group][row];
+    if (slot == KV_SLOT_NONE)
+        return;
+    const uint32_t block = slot / j->kv->block_tokens, token = slot % j->kv->block_tokens;
+    assert(block < j->kv->n_blocks);
+    unsigned char *to = j->kv->blocks + (uint64_t)block * j->kv->block_bytes + part_at +
+                        ((uint64_t)head * j->kv->block_tokens + token) * layer->row_bytes;
+    dtype_info(layer->dtype)->quant(x, to, j->a->head_dim);
+}
+
+static void qkv_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    const struct qkv_job *j = ctx;
+    const struct qkv_args *a = j->a;
+    const uint32_t n = a->head_dim, n_rows = j->b->n_rows, kv_n = a->n_kv_heads * n;
+    struct product p = {.in = a->in, .n_rows = n_rows};
+    if (tile < a->n_heads) {
+        p.w = a->wq;
+        p.out = a->q;
+        p.out_stride = (size_t)a->n_heads * n;
+        j->d->k->product(&j->d->workers[worker], &p, tile * n, (tile + 1) * n);
+        for (uint32_t r = 0; r < n_rows; r++)
+            turn_head(j, a->q_gain, r, a->q + ((size_t)r * a->n_heads + tile) * n);
+        return;
+    }
+    const bool is_v = tile >= a->n_heads + a->n_kv_heads;
+    const uint32_t head = tile - a->n_heads - (is_v ? a->n_kv_heads : 0);
+    p.w = is_v ? a->wv : a->wk;
+    p.out = a->scratch + (is_v ? kv_n : 0);
+    p.out_stride = (size_t)2 * kv_n;
+    j->d->k->product(&j->d->workers[worker], &p, head * n, (head + 1) * n);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float *x = p.out + r * p.out_stride + head * n;
+        if (!is_v)
+            turn_head(j, a->k_gain, r, x);
+        write_kv(j, is_v ? a->layer->v_at : a->layer->k_at, head, r, x);
+    }
+}
+
+void cpu_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a)
+{
+    assert(a->head_dim <= HEAD_DIM_MAX && a->rope_dims <= a->head_dim && b->n_rows <= d->rows_max);
+    struct qkv_job job = {d, b, kv, a};
+    team_run(d->team, a->n_heads + 2 * a->n_kv_heads, qkv_tile, &job);
+}
+
+/* ---- attend: a tile is some rows of one sequence and one kv head ------------------------------------------------ */
+
+struct attend_job {
+    struct dev *d;
+    const struct batch *b;
+    const struct kv_cache *kv;
+    const struct attend_args *a;
+    bool finish_here; /* the heads of one kv head are whole activation groups */
+};
+
+static void attend_one(void *ctx, uint32_t tile, uint32_t worker)
+{
+    const struct attend_job *j = ctx;
+    const struct attend_args *a = j->a;
+    const struct row_chunk *c = &j->d->chunks[tile / a->n_kv_heads];
+    const struct attend_tile t = {.args = a,
+        .batch = j->b,
+        .kv = j->kv,
+        .seq = &j->b->seqs[c->seq],
+        .first_row = c->first_row,
+        .n_rows = c->n_rows,
+        .kv_head = tile % a->n_kv_heads};
+    j->d->k->attend(&j->d->workers[worker], &t);
+    const uint32_t width = a->n_heads / a->n_kv_heads * a->head_dim;
+    for (uint32_t r = 0; j->finish_here && r < c->n_rows; r++)
+        acts_finish(j->d->k, a->out, a->forms, c->first_row + r, t.kv_head * width, width);
+}
+
+static void attend_finish_rows(void *ctx, uint32_t tile, uint32_t worker)
+{
+    (void)worker;
+    const struct attend_job *j = ctx;
+    for (uint32_t r = tile * TILE_ROWS; r < MIN((tile + 1) * TILE_ROWS, j->b->n_rows); r++)
+        acts_finish(j->d->k, j->a->out, j->a->forms, r, 0, j->a->out->n);
+}
+
+void cpu_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct attend_args *a)
+{
+    const uint32_t per_kv = a->n_heads / a->n_kv_heads, width = per_kv * a->head_dim;
+    assert(per_kv <= ATTN_ROWS_MAX && a->head_dim <= HEAD_DIM_MAX);
+    const uint32_t rows_each = MIN(ATTN_ROWS_MAX / per_kv, (uint32_t)16);
+    uint32_t n_chunks = 0;
+    for (uint32_t s = 0; s < b->n_seqs; s++)
+        for (uint32_t r = 0; r < b->seqs[s].n_rows; r += rows_each)
+            d->chunks[n_chunks++] = (struct row_chunk){
+                .seq = s, .first_row = b->seqs[s].first_row + r, .n_rows = MIN(rows_each, b->seqs[s].n_rows - r)};
+    struct attend_job job = {d, b, kv, a, (a->forms & ACT_Q8) && width % ACT_GROUP == 0};
+    team_run(d->team, n_chunks * a->n_kv_heads, attend_one, &job);
+    if ((a->forms & ACT_Q8) && !job.finish_here)
+        team_run(d->team, tiles_of(b->n_rows, TILE_ROWS), attend_finish_rows, &job);
+}
+
+/* ---- project ---------------------------------------------------------------------------------------------------- */
+
+struct project_job {
+    struct dev *d;
+    const struct batch *b;
+    const struct project_args *a;
+};
+
+static void project_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    const struct project_job *j = ctx;
+    const struct project_args *a = j->a;
+    const uint32_t n = a->w->n_out, lo = tile * TILE_COLS, hi = MIN(lo + TILE_COLS, n);
+    const struct product p = {.w = a->w, .in = a->in, .n_rows = j->b->n_rows, .out = a->scratch, .out_stride = n};
+    j->d->k->product(&j->d->workers[worker], &p, lo, hi);
+    for (uint32_t r = 0; a->post_gain == NULL && r < j->b->n_rows; r++)
+        for (uint32_t o = lo; o < hi; o++)
+            a->x[(size_t)r * n + o] += a->scratch[(size_t)r * n + o];
+}
+
+static void post_norm_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    (void)worker;
+    const struct project_job *j = ctx;
+    const struct project_args *a = j->a;
+    const uint32_t n = a->w->n_out;
+    for (uint32_t r = tile * TILE_ROWS; r < MIN((tile + 1) * TILE_ROWS, j->b->n_rows); r++) {
+        float *y = a->scratch + (size_t)r * n;
+        j->d->k->norm_row(y, a->post_gain, a->post_eps, n, y);
+        for (uint32_t i = 0; i < n; i++)
+            a->x[(size_t)r * n + i] += y[i];
+    }
+}
+
+void cpu_project(struct dev *d, const struct batch *b, const struct project_args *a)
+{
+    assert(a->in->n == a->w->n_in);
+    struct project_job job = {d, b, a};
+    team_run(d->team, tiles_of(a->w->n_out, TILE_COLS), project_tile, &job);
+    if (a->post_gain != NULL)
+        team_run(d->team, tiles_of(b->n_rows, TILE_ROWS), post_norm_tile, &job);
+}
+
+/* ---- gate and up ------------------------------------------------------------------------------------------------ */
+
+struct gate_up_job {
+    struct dev *d;
+    const struct batch *b;
+    const struct gate_up_args *a;
+};
+
+static void gate_up_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    const struct gate_up_job *j = ctx;
+    const struct gate_up_args *a = j->a;
+    const uint32_t n = a->gate->n_out, lo = tile * TILE_COLS, hi = MIN(lo + TILE_COLS, n);
+    struct product p = {
+        .w = a->gate, .in = a->in, .n_rows = j->b->n_rows, .out = a->scratch, .out_stride = (size_t)2 * n};
+    j->d->k->product(&j->d->workers[worker], &p, lo, hi);
+    p.w = a->up;
+    p.out = a->scratch + n;
+    j->d->k->product(&j->d->workers[worker], &p, lo, hi);
+    for (uint32_t r = 0; r < j->b->n_rows; r++) {
+        const float *gate = a->scratch + (size_t)r * 2 * n + lo;
+        j->d->k->glu(a->glu, gate, gate + n, hi - lo, a->out->f32 + (size_t)r * n + lo);
+        acts_finish(j->d->k, a->out, a->forms, r, lo, hi - lo);
+    }
+}
+
+void cpu_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args *a)
+{
+    assert(a->out->n == a->gate->n_out && a->up->n_out == a->gate->n_out);
+    struct gate_up_job job = {d, b, a};
+    team_run(d->team, tiles_of(a->gate->n_out, TILE_COLS), gate_up_tile, &job);
+}
+
+/* ---- logits ----------------------------------------------------------------------------------------------------- */
+
+struct logits_job {
+    struct dev *d;
+    const struct logits_args *a;
+};
+
+static void logits_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    const struct logits_job *j = ctx;
+    const struct logits_args *a = j->a;
+    const uint32_t n = a->head->n_out, lo = tile * TILE_COLS_TOP, hi = MIN(lo + TILE_COLS_TOP, n);
+    const struct product p = {.w = a->head, .in = a->in, .n_rows = a->n_rows, .out = a->out, .out_stride = n};
+    j->d->k->product(&j->d->workers[worker], &p, lo, hi);
+    for (uint32_t r = 0; r < a->n_rows; r++)
+        j->d->k->scale_cap(a->out + (size_t)r * n + lo, hi - lo, a->scale, a->cap);
+}
+
+void cpu_logits(struct dev *d, const struct logits_args *a)
+{
+    struct logits_job job = {d, a};
+    team_run(d->team, tiles_of(a->head->n_out, TILE_COLS_TOP), logits_tile, &job);
+}
+
+void cpu_copy_blocks(struct dev *d, const struct copy_blocks_args *a)
+{
+    (void)d;
+    assert(a->from->block_bytes == a->to->block_bytes);
+    for (uint32_t i = 0; i < a->n; i++) {
+        assert(a->src[i] < a->from->n_blocks && a->dst[i] < a->to->n_blocks);
+        memmove(a->to->blocks + (uint64_t)a->dst[i] * a->to->block_bytes,
+            a->from->blocks + (uint64_t)a->src[i] * a->from->block_bytes, a->to->block_bytes);
+    }
+}

@@ -1,0 +1,129 @@
+/* The plain C kernels: the oracle of every faster variant, and the row that runs on any machine. The arithmetic is the
+ * one written in cpu.h, word for word; nothing here is clever. */
+#include "cpu/cpu_int.h"
+#include "tensor/fmath.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LANES 8
+
+static float join_lanes(const float acc[LANES])
+{
+    return ((acc[0] + acc[4]) + (acc[2] + acc[6])) + ((acc[1] + acc[5]) + (acc[3] + acc[7]));
+}
+
+static float dot_f32(const float *a, const float *b, uint32_t n)
+{
+    float acc[LANES] = {0};
+    uint32_t k = 0;
+    for (; k + LANES <= n; k += LANES)
+        for (uint32_t j = 0; j < LANES; j++)
+            acc[j] += a[k + j] * b[k + j];
+    for (; k < n; k++)
+        acc[k % LANES] += a[k] * b[k];
+    return join_lanes(acc);
+}
+
+static int32_t dot_i8_16(const int8_t *a, const int8_t *b)
+{
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < SUB_GROUP; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+static float dot_q8(const struct unpacked *w, const int8_t *q, const float *scale, const int16_t *sum16, uint32_t n)
+{
+    float acc = 0.0f;
+    for (uint32_t g = 0; g < n / SUB_GROUP; g++) {
+        const float as = scale[g / (ACT_GROUP / SUB_GROUP)];
+        acc += (w->scale[g] * as) * (float)dot_i8_16(w->q + g * SUB_GROUP, q + g * SUB_GROUP);
+        if (w->has_min)
+            acc += (w->min[g] * as) * (float)sum16[g];
+    }
+    return acc;
+}
+
+static void product_ref(struct worker *wk, const struct product *p, uint32_t lo, uint32_t hi)
+{
+    const struct weight *w = p->w;
+    const struct acts *in = p->in;
+    const uint32_t n = w->n_in;
+    const bool quantised = can_unpack(w->dtype);
+    const char *mat = w->mat[p->mat];
+    for (uint32_t o = lo; o < hi; o++) {
+        const void *row = mat + o * w->row_bytes;
+        if (quantised)
+            unpack_row(w->dtype, row, n, &wk->row);
+        else
+            dtype_info(w->dtype)->dequant(row, wk->row.f32, n);
+        const float bias = w->bias != NULL ? w->bias[(size_t)p->mat * w->n_out + o] : 0.0f;
+        for (uint32_t i = 0; i < p->n_rows; i++) {
+            const size_t r = p->in_rows != NULL ? p->in_rows[i] : i;
+            const float y = quantised ? dot_q8(&wk->row, in->q + r * n, in->scale + r * (n / ACT_GROUP),
+                                            in->sum16 + r * (n / SUB_GROUP), n)
+                                      : dot_f32(in->f32 + r * n, wk->row.f32, n);
+            p->out[i * p->out_stride + o] = w->bias != NULL ? y + bias : y;
+        }
+    }
+}
+
+static void norm_row_ref(const float *x, const float *gain, float eps, uint32_t n, float *out)
+{
+    const float inv = 1.0f / sqrtf(dot_f32(x, x, n) / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = x[i] * inv * gain[i];
+}
+
+static void quant_groups_ref(const float *x, uint32_t n, int8_t *q, float *scale, int16_t *sum16)
+{
+    for (uint32_t g = 0; g < n / ACT_GROUP; g++) {
+        const float *v = x + g * ACT_GROUP;
+        float most = 0.0f;
+        bool finite = true;
+        for (uint32_t i = 0; i < ACT_GROUP; i++) {
+            const float a = fabsf(v[i]);
+            finite = finite && a <= 3.402823466e38f;
+            most = a > most ? a : most;
+        }
+        const float inv = finite && most > 0.0f ? 127.0f / most : 0.0f;
+        scale[g] = finite ? most / 127.0f : NAN;
+        for (uint32_t i = 0; i < ACT_GROUP; i++)
+            q[g * ACT_GROUP + i] = (int8_t)(inv > 0.0f ? rintf(v[i] * inv) : 0.0f);
+        for (uint32_t h = 0; h < ACT_GROUP / SUB_GROUP; h++) {
+            int sum = 0;
+            for (uint32_t i = 0; i < SUB_GROUP; i++)
+                sum += q[g * ACT_GROUP + h * SUB_GROUP + i];
+            sum16[g * (ACT_GROUP / SUB_GROUP) + h] = (int16_t)sum;
+        }
+    }
+}
+
+static void glu_ref(enum glu kind, const float *gate, const float *up, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (kind == GLU_SILU ? f_silu(gate[i]) : f_gelu(gate[i])) * up[i];
+}
+
+static void scale_cap_ref(float *x, uint32_t n, float scale, float cap)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = cap > 0.0f ? f_softcap(x[i] * scale, cap) : x[i] * scale;
+}
+
+static bool runs_anywhere(void)
+{
+    return true;
+}
+
+const struct kernels kernels_ref = {
+    .name = "cpu-ref",
+    .runs_here = runs_anywhere,
+    .product = product_ref,
+    .norm_row = norm_row_ref,
+    .quant_groups = quant_groups_ref,
+    .glu = glu_ref,
+    .scale_cap = scale_cap_ref,
+    .attend = attend_ref,
+};

@@ -1,0 +1,43 @@
+/* The table of variants: first match wins, fastest first. */
+#include "cpu/cpu_int.h"
+
+#include <string.h>
+
+static enum err open_ref(const struct dev_options *o, struct dev **out, struct error *e)
+{
+    return cpu_dev_open(&kernels_ref, o, out, e);
+}
+
+/* One ops table per kernel table; they differ only in what opens the device. */
+#define CPU_OPS(variant, open_fn)                                                                                      \
+    {                                                                                                                  \
+        .name = (variant), .dev_open = (open_fn), .dev_close = cpu_dev_close, .dev_alloc = cpu_dev_alloc,              \
+        .dev_free = cpu_dev_free, .dev_write = cpu_dev_write, .dev_read = cpu_dev_read, .dev_wait = cpu_dev_wait,      \
+        .weight_bind = cpu_weight_bind, .weight_drop = cpu_weight_drop, .acts_new = cpu_acts_new,                      \
+        .acts_free = cpu_acts_free, .embed = cpu_embed, .norm = cpu_norm, .qkv = cpu_qkv, .attend = cpu_attend,        \
+        .project = cpu_project, .gate_up = cpu_gate_up, .route = cpu_route, .experts = cpu_experts,                    \
+        .logits = cpu_logits, .copy_blocks = cpu_copy_blocks,                                                          \
+    }
+
+static const struct {
+    const struct kernels *kernels;
+    struct ops ops;
+} variants[] = {
+    {&kernels_ref, CPU_OPS("cpu-ref", open_ref)},
+};
+
+const struct ops *cpu_ops(void)
+{
+    for (size_t i = 0; i < COUNT_OF(variants); i++)
+        if (variants[i].kernels->runs_here())
+            return &variants[i].ops;
+    return NULL; /* not reached: the plain row runs anywhere */
+}
+
+const struct ops *cpu_ops_by_name(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(variants); i++)
+        if (strcmp(variants[i].ops.name, name) == 0)
+            return variants[i].kernels->runs_here() ? &variants[i].ops : NULL;
+    return NULL;
+}

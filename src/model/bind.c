@@ -1,0 +1,267 @@
+/* Binding: every tensor the configuration asks for is found, its shape compared, its scales and gains checked to be
+ * finite, and handed to the backend. After this the forward pass trusts everything. Names come from the architecture's
+ * table. */
+#include "base/log.h"
+#include "base/mem.h"
+#include "model/decoder_int.h"
+#include "tensor/finite.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define NAME_MAX 256
+
+struct binder {
+    struct decoder *d;
+    const struct weight_source *src;
+    const struct arch_names *names;
+    struct error *e;
+};
+
+/* Names come from constant tables whose only conversions are %u. */
+static void expand(char out[NAME_MAX], const char *pattern, uint32_t layer, uint32_t expert)
+{
+    size_t at = 0;
+    uint32_t next = layer;
+    for (const char *p = pattern; *p != '\0' && at + 12 < NAME_MAX; p++) {
+        if (p[0] == '%' && p[1] == 'u') {
+            at += (size_t)snprintf(out + at, NAME_MAX - at, "%u", next);
+            next = expert;
+            p++;
+        } else
+            out[at++] = *p;
+    }
+    out[at] = '\0';
+}
+
+enum err decoder_alloc(struct decoder *d, uint64_t count, size_t bytes, void **out, struct error *e)
+{
+    size_t total;
+    *out = NULL;
+    if (count > SIZE_MAX || !size_mul((size_t)count, bytes, &total))
+        return FAIL(e, ERR_NOMEM, "a buffer of %llu x %zu bytes", (unsigned long long)count, bytes);
+    if (d->n_owned == d->owned_cap) {
+        const uint32_t cap = d->owned_cap == 0 ? 64 : 2 * d->owned_cap;
+        void **owned = mem_resize(d->owned, cap * sizeof *owned);
+        if (owned == NULL)
+            return FAIL(e, ERR_NOMEM, "no memory for the list of buffers");
+        d->owned = owned;
+        d->owned_cap = cap;
+    }
+    TRY(d->ops->dev_alloc(d->dev, total, out, e));
+    d->owned[d->n_owned++] = *out;
+    return OK;
+}
+
+static enum err find(
+    struct binder *b, const char *name, uint32_t n_mats, uint32_t n_out, uint32_t n_in, struct tensor_view *v)
+{
+    TRY(b->src->find(b->src->ctx, name, n_mats, n_out, n_in, v, b->e));
+    uint64_t bad;
+    if (!tensor_is_finite(v, &bad))
+        return FAIL(b->e, ERR_FORMAT, "tensor %s holds a value that is not finite, near element %llu", name,
+            (unsigned long long)bad);
+    struct decoder *d = b->d;
+    d->done_bytes += v->bytes;
+    if (d->o.progress != NULL)
+        d->o.progress(d->o.progress_ctx, d->done_bytes, d->total_bytes);
+    return OK;
+}
+
+/* A vector of n elements as f32 on the device. */
+static enum err bind_vector(struct binder *b, const char *pattern, uint32_t layer, uint32_t n, float add, float **out)
+{
+    char name[NAME_MAX];
+    struct tensor_view v;
+    expand(name, pattern, layer, 0);
+    TRY(find(b, name, 1, 0, n, &v));
+    float *host = mem_array(n, sizeof *host);
+    if (host == NULL)
+        return FAIL(b->e, ERR_NOMEM, "no memory for %s", name);
+    enum err err = dequant_row(v.dtype, v.data, host, n, b->e);
+    for (uint32_t i = 0; err == OK && add != 0.0f && i < n; i++)
+        host[i] += add;
+    if (err == OK)
+        err = decoder_alloc(b->d, n, sizeof *host, (void **)out, b->e);
+    if (err == OK)
+        b->d->ops->dev_write(b->d->dev, *out, host, n * sizeof *host);
+    mem_free(host);
+    if (err != OK)
+        error_prefix(b->e, "%s", name);
+    return err;
+}
+
+static enum err bind_gain(struct binder *b, const char *pattern, uint32_t layer, uint32_t n, float **out)
+{
+    *out = NULL;
+    if (pattern == NULL)
+        return OK;
+    const float add = b->d->arch->hf_gain_plus_one && !b->src->is_gguf ? 1.0f : 0.0f;
+    return bind_vector(b, pattern, layer, n, add, out);
+}
+
+static enum err bind_views(
+    struct binder *b, const char *name, const struct tensor_view *v, uint32_t n_views, struct weight *w)
+{
+    struct decoder *d = b->d;
+    if (d->ops->weight_bind(d->dev, v, n_views, w, b->e) != OK)
+        return error_prefix(b->e, "tensor %s", name);
+    for (uint32_t i = 0; i < n_views; i++)
+        d->weight_bytes += v[i].bytes;
+    return OK;
+}
+
+/* The bias of a matrix, beside it under ".bias", when config says that q, k and v have one. */
+static enum err bind_bias(struct binder *b, const char *pattern, uint32_t layer, struct weight *w)
+{
+    char bias[NAME_MAX];
+    const struct str base = str_of(pattern);
+    assert(str_has_suffix(base, STR(".weight")));
+    snprintf(bias, sizeof bias, "%.*s.bias", (int)(base.n - 7), base.p);
+    float *p;
+    TRY(bind_vector(b, bias, layer, w->n_out, 0.0f, &p));
+    w->bias = p;
+    return OK;
+}
+
+static enum err bind_matrix(
+    struct binder *b, const char *pattern, uint32_t layer, uint32_t n_out, uint32_t n_in, struct weight *w)
+{
+    char name[NAME_MAX];
+    struct tensor_view v;
+    expand(name, pattern, layer, 0);
+    TRY(find(b, name, 1, n_out, n_in, &v));
+    return bind_views(b, name, &v, 1, w);
+}
+
+/* Row ranges of one stored matrix as weights of their own. */
+static enum err bind_slices(struct binder *b, const char *pattern, uint32_t layer, uint32_t n_in, uint32_t n_slices,
+    const uint32_t *rows, struct weight *const *out)
+{
+    char name[NAME_MAX];
+    struct tensor_view all;
+    uint32_t n_out = 0;
+    for (uint32_t i = 0; i < n_slices; i++)
+        n_out += rows[i];
+    expand(name, pattern, layer, 0);
+    TRY(find(b, name, 1, n_out, n_in, &all));
+    const size_t row_bytes = tensor_row_bytes(&all);
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < n_slices; i++) {
+        struct tensor_view part = all;
+        part.shape[0] = rows[i];
+        part.data = (const char *)all.data + at * row_bytes;
+        part.bytes = rows[i] * row_bytes;
+        TRY(bind_views(b, name, &part, 1, out[i]));
+        at += rows[i];
+    }
+    return OK;
+}
+
+/* All experts' matrices: one stacked tensor, or one tensor each. */
+static enum err bind_experts(
+    struct binder *b, const char *pattern, uint32_t layer, uint32_t n_out, uint32_t n_in, struct weight *w)
+{
+    const uint32_t n = b->d->cfg.n_experts;
+    char name[NAME_MAX];
+    if (strstr(strstr(pattern, "%u") + 2, "%u") == NULL) {
+        struct tensor_view v;
+        expand(name, pattern, layer, 0);
+        TRY(find(b, name, n, n_out, n_in, &v));
+        return bind_views(b, name, &v, 1, w);
+    }
+    struct tensor_view *views = mem_array(n, sizeof *views);
+    if (views == NULL)
+        return FAIL(b->e, ERR_NOMEM, "no memory to bind %u experts", n);
+    enum err err = OK;
+    for (uint32_t i = 0; err == OK && i < n; i++) {
+        expand(name, pattern, layer, i);
+        err = find(b, name, 1, n_out, n_in, &views[i]);
+        if (err == OK && views[i].dtype != views[0].dtype)
+            err = FAIL(b->e, ERR_UNSUPPORTED, "tensor %s is %s while expert 0 is %s", name, dtype_name(views[i].dtype),
+                dtype_name(views[0].dtype));
+    }
+    if (err == OK)
+        err = bind_views(b, name, views, n, w);
+    mem_free(views);
+    return err;
+}
+
+static enum err bind_attention(struct binder *b, uint32_t i, struct layer *l)
+{
+    const struct model_config *c = &b->d->cfg;
+    const uint32_t q_rows = c->n_heads * c->head_dim, kv_rows = c->n_kv_heads * c->head_dim;
+    TRY(bind_gain(b, b->names->attn_norm, i, c->hidden, &l->attn_norm));
+    TRY(bind_gain(b, b->names->post_attn_norm, i, c->hidden, &l->post_attn_norm));
+    TRY(bind_gain(b, b->names->q_norm, i, c->head_dim, &l->q_norm));
+    TRY(bind_gain(b, b->names->k_norm, i, c->head_dim, &l->k_norm));
+    if (b->names->qkv != NULL) {
+        const uint32_t rows[] = {q_rows, kv_rows, kv_rows};
+        struct weight *const parts[] = {&l->q, &l->k, &l->v};
+        TRY(bind_slices(b, b->names->qkv, i, c->hidden, 3, rows, parts));
+    } else {
+        TRY(bind_matrix(b, b->names->q, i, q_rows, c->hidden, &l->q));
+        TRY(bind_matrix(b, b->names->k, i, kv_rows, c->hidden, &l->k));
+        TRY(bind_matrix(b, b->names->v, i, kv_rows, c->hidden, &l->v));
+    }
+    if (c->qkv_bias && b->names->q != NULL) {
+        TRY(bind_bias(b, b->names->q, i, &l->q));
+        TRY(bind_bias(b, b->names->k, i, &l->k));
+        TRY(bind_bias(b, b->names->v, i, &l->v));
+    }
+    return bind_matrix(b, b->names->o, i, c->hidden, q_rows, &l->o);
+}
+
+static enum err bind_feed_forward(struct binder *b, uint32_t i, struct layer *l)
+{
+    const struct model_config *c = &b->d->cfg;
+    TRY(bind_gain(b, b->names->ffn_norm, i, c->hidden, &l->ffn_norm));
+    TRY(bind_gain(b, b->names->post_ffn_norm, i, c->hidden, &l->post_ffn_norm));
+    if (c->n_experts > 0) {
+        TRY(bind_matrix(b, b->names->router, i, c->n_experts, c->hidden, &l->router));
+        TRY(bind_experts(b, b->names->expert_gate, i, c->expert_ffn, c->hidden, &l->expert_gate));
+        TRY(bind_experts(b, b->names->expert_up, i, c->expert_ffn, c->hidden, &l->expert_up));
+        return bind_experts(b, b->names->expert_down, i, c->hidden, c->expert_ffn, &l->expert_down);
+    }
+    if (b->names->gate_up != NULL) {
+        const uint32_t rows[] = {c->ffn, c->ffn};
+        struct weight *const parts[] = {&l->gate, &l->up};
+        TRY(bind_slices(b, b->names->gate_up, i, c->hidden, 2, rows, parts));
+    } else {
+        TRY(bind_matrix(b, b->names->gate, i, c->ffn, c->hidden, &l->gate));
+        TRY(bind_matrix(b, b->names->up, i, c->ffn, c->hidden, &l->up));
+    }
+    return bind_matrix(b, b->names->down, i, c->hidden, c->ffn, &l->down);
+}
+
+enum err decoder_bind(struct decoder *d, const struct weight_source *src, struct error *e)
+{
+    const struct model_config *c = &d->cfg;
+    struct binder b = {.d = d, .src = src, .names = src->is_gguf ? d->arch->gguf : d->arch->hf, .e = e};
+    TRY(bind_matrix(&b, b.names->embed, 0, c->vocab, c->hidden, &d->embed));
+    TRY(bind_gain(&b, b.names->final_norm, 0, c->hidden, &d->final_norm));
+    d->head_is_embed = c->tied_embeddings;
+    if (d->head_is_embed)
+        d->head = d->embed;
+    else
+        TRY(bind_matrix(&b, b.names->head, 0, c->vocab, c->hidden, &d->head));
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        TRY(bind_attention(&b, i, &d->layers[i]));
+        TRY(bind_feed_forward(&b, i, &d->layers[i]));
+    }
+    return OK;
+}
+
+void decoder_drop_weights(struct decoder *d)
+{
+    for (uint32_t i = 0; d->layers != NULL && i < d->cfg.n_layers; i++) {
+        struct layer *l = &d->layers[i];
+        struct weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down, &l->router,
+            &l->expert_gate, &l->expert_up, &l->expert_down};
+        for (size_t j = 0; j < COUNT_OF(all); j++)
+            d->ops->weight_drop(d->dev, all[j]);
+    }
+    if (!d->head_is_embed)
+        d->ops->weight_drop(d->dev, &d->head);
+    d->ops->weight_drop(d->dev, &d->embed);
+}

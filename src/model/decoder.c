@@ -1,0 +1,287 @@
+/* Opening and closing a decoder: what does not depend on a step. See decoder.h; binding is in bind.c, the step in
+ * forward.c. */
+#include "base/mem.h"
+#include "model/decoder_int.h"
+
+#include <string.h>
+
+/* ---- weights from a file ---------------------------------------------------------------------------------------- */
+
+static enum err find_in_file(void *ctx, const char *name, uint32_t n_mats, uint32_t n_out, uint32_t n_in,
+    struct tensor_view *out, struct error *e)
+{
+    const struct model_tensor *t = model_tensor_find(ctx, str_of(name));
+    if (t == NULL)
+        return FAIL(e, ERR_NOT_FOUND, "tensor %s is missing", name);
+    const struct tensor_view *v = &t->view;
+    const uint64_t rows = n_out == 0 ? 1 : (uint64_t)n_mats * n_out;
+    const uint32_t dims = n_out == 0 ? 1 : n_mats > 1 ? 3 : 2;
+    const bool same = v->n_dims == dims && tensor_row_elems(v) == n_in && tensor_n_rows(v) == rows &&
+                      (dims < 2 || v->shape[dims - 2] == n_out);
+    if (!same) {
+        char has[96], wants[96];
+        size_t at = 0;
+        for (uint32_t i = 0; i < v->n_dims && at + 24 < sizeof has; i++)
+            at +=
+                (size_t)snprintf(has + at, sizeof has - at, "%s%llu", i ? " x " : "", (unsigned long long)v->shape[i]);
+        has[at] = '\0';
+        if (dims == 3)
+            snprintf(wants, sizeof wants, "%u x %u x %u", n_mats, n_out, n_in);
+        else if (dims == 2)
+            snprintf(wants, sizeof wants, "%u x %u", n_out, n_in);
+        else
+            snprintf(wants, sizeof wants, "%u", n_in);
+        return FAIL(e, ERR_FORMAT, "tensor %s has shape %s instead of %s", name, has, wants);
+    }
+    *out = *v;
+    return OK;
+}
+
+struct weight_source decoder_file_source(const struct model_source *s)
+{
+    return (struct weight_source){
+        .ctx = (void *)(uintptr_t)s, .is_gguf = model_source_kind(s) == MODEL_GGUF, .find = find_in_file};
+}
+
+/* ---- the KV cache ------------------------------------------------------------------------------------------------ */
+
+enum err decoder_kv_block_bytes(
+    const struct model_config *cfg, enum dtype kv_dtype, uint32_t block_tokens, uint64_t *bytes, struct error *e)
+{
+    size_t row;
+    if (kv_dtype != DTYPE_F32 && kv_dtype != DTYPE_F16 && kv_dtype != DTYPE_BF16 && kv_dtype != DTYPE_Q8_0 &&
+        kv_dtype != DTYPE_Q4_0)
+        return FAIL(e, ERR_UNSUPPORTED, "a KV cache of type %s", dtype_name(kv_dtype));
+    if (dtype_bytes(kv_dtype, cfg->head_dim, &row, NULL) != OK)
+        return FAIL(e, ERR_UNSUPPORTED,
+            "a KV cache of type %s needs heads of a multiple of %u elements; this model has %u", dtype_name(kv_dtype),
+            dtype_info(kv_dtype)->block_elems, cfg->head_dim);
+    *bytes = (uint64_t)row * 2 * cfg->n_kv_heads * cfg->n_layers * block_tokens;
+    return OK;
+}
+
+static enum err make_kv(struct decoder *d, struct error *e)
+{
+    const struct model_config *c = &d->cfg;
+    uint64_t block_bytes;
+    size_t row_bytes;
+    if (d->o.block_tokens == 0 || d->o.block_tokens % 16 != 0)
+        return FAIL(e, ERR_INVALID, "block size %u is not a multiple of 16", d->o.block_tokens);
+    TRY(decoder_kv_block_bytes(c, d->o.kv_dtype, d->o.block_tokens, &block_bytes, e));
+    TRY(dtype_bytes(d->o.kv_dtype, c->head_dim, &row_bytes, e));
+    const uint64_t part = (uint64_t)row_bytes * c->n_kv_heads * d->o.block_tokens;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        d->layers[i].kv = (struct kv_layer){.dtype = d->o.kv_dtype,
+            .row_bytes = (uint32_t)row_bytes,
+            .k_at = 2 * part * i,
+            .v_at = 2 * part * i + part};
+    d->kv = (struct kv_cache){.n_blocks = d->o.n_blocks, .block_tokens = d->o.block_tokens, .block_bytes = block_bytes};
+    return decoder_alloc(d, d->o.n_blocks, block_bytes, (void **)&d->kv.blocks, e);
+}
+
+/* ---- rope tables ------------------------------------------------------------------------------------------------- */
+
+static enum err make_rope_table(struct decoder *d, bool local, float **out, struct error *e)
+{
+    const size_t n = (size_t)d->o.context_max * d->cfg.rope.dims;
+    float *host = mem_array(n, sizeof *host);
+    if (host == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for the rope table of %u positions", d->o.context_max);
+    rope_fill(&d->cfg.rope, local, d->o.context_max, host);
+    const enum err err = decoder_alloc(d, n, sizeof *host, (void **)out, e);
+    if (err == OK)
+        d->ops->dev_write(d->dev, *out, host, n * sizeof *host);
+    mem_free(host);
+    return err;
+}
+
+static enum err check_rope_tensor(const struct model_tensor *t, uint32_t n, struct error *e)
+{
+    if (t == NULL)
+        return OK;
+    if (tensor_n_elems(&t->view) != n || n > MODEL_ROPE_FACTORS_MAX || dtype_info(t->view.dtype)->dequant == NULL)
+        return FAIL(e, ERR_FORMAT, "tensor %.*s does not hold %u rope divisors", (int)t->name.n, t->name.p, n);
+    return OK;
+}
+
+static enum err make_rope(struct decoder *d, struct error *e)
+{
+    const struct model_config *c = &d->cfg;
+    const uint32_t half = c->rope.dims / 2;
+    TRY(check_rope_tensor(c->rope.freqs, half, e));
+    TRY(check_rope_tensor(c->rope.freqs_short, half, e));
+    TRY(check_rope_tensor(c->rope.freqs_long, half, e));
+    TRY(make_rope_table(d, false, &d->rope_global, e));
+    bool any_local = false;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        any_local = any_local || c->layer_is_local[i];
+    const bool own_table = any_local && (c->rope.base_local != c->rope.base || c->rope.scaling != ROPE_PLAIN);
+    if (own_table)
+        TRY(make_rope_table(d, true, &d->rope_local, e));
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        d->layers[i].window = c->layer_is_local[i] ? c->window : 0;
+        d->layers[i].rope = c->layer_is_local[i] && own_table ? d->rope_local : d->rope_global;
+    }
+    return OK;
+}
+
+/* ---- the buffers of a step ----------------------------------------------------------------------------------------
+ */
+
+static void collect_forms(struct decoder *d)
+{
+    for (uint32_t i = 0; i < d->cfg.n_layers; i++) {
+        const struct layer *l = &d->layers[i];
+        d->attn_forms |= l->q.wants | l->k.wants | l->v.wants;
+        d->ffn_forms |= l->gate.wants | l->up.wants | l->router.wants | l->expert_gate.wants | l->expert_up.wants;
+        d->o_forms |= l->o.wants;
+        d->down_forms |= l->down.wants | l->expert_down.wants;
+    }
+}
+
+static enum err make_buffers(struct decoder *d, struct error *e)
+{
+    const struct model_config *c = &d->cfg;
+    const struct decoder_options *o = &d->o;
+    const uint64_t rows = o->rows_max, q_width = (uint64_t)c->n_heads * c->head_dim;
+    const uint64_t ffn = MAX(c->ffn, c->expert_ffn), top_k = c->n_experts > 0 ? c->n_experts_used : 1;
+    uint64_t scratch = MAX((uint64_t)2 * c->n_kv_heads * c->head_dim, (uint64_t)c->hidden);
+    scratch = MAX(scratch, MAX(2 * ffn, (uint64_t)c->hidden) * top_k);
+    d->table_max = o->n_blocks + o->seqs_max; /* every block of the cache, and a partial one per sequence */
+    TRY(decoder_alloc(d, rows, sizeof(int32_t), &d->b_token, e));
+    TRY(decoder_alloc(d, rows, sizeof(uint32_t), &d->b_pos, e));
+    TRY(decoder_alloc(d, rows, sizeof(uint32_t), &d->b_seq, e));
+    TRY(decoder_alloc(d, rows, sizeof(uint32_t), &d->b_slot, e));
+    TRY(decoder_alloc(d, o->seqs_max, sizeof(struct batch_seq), &d->b_seqs, e));
+    TRY(decoder_alloc(d, o->out_max, sizeof(uint32_t), &d->b_out_row, e));
+    TRY(decoder_alloc(d, d->table_max, sizeof(uint32_t), &d->b_table, e));
+    TRY(decoder_alloc(d, rows * c->hidden, sizeof(float), (void **)&d->x, e));
+    TRY(decoder_alloc(d, rows * q_width, sizeof(float), (void **)&d->q, e));
+    TRY(decoder_alloc(d, rows * scratch, sizeof(float), (void **)&d->scratch, e));
+    TRY(decoder_alloc(d, (uint64_t)o->out_max * c->vocab, sizeof(float), (void **)&d->logits, e));
+    TRY(decoder_alloc(d, rows * top_k, sizeof(uint32_t), (void **)&d->route_expert, e));
+    TRY(decoder_alloc(d, rows * top_k, sizeof(float), (void **)&d->route_weight, e));
+    collect_forms(d);
+    TRY(d->ops->acts_new(d->dev, o->rows_max, c->hidden, d->attn_forms | d->ffn_forms, &d->normed, e));
+    TRY(d->ops->acts_new(d->dev, o->rows_max, (uint32_t)q_width, d->o_forms, &d->attended, e));
+    TRY(d->ops->acts_new(d->dev, (uint32_t)(rows * top_k), (uint32_t)ffn, d->down_forms, &d->hidden, e));
+    TRY(d->ops->acts_new(d->dev, o->out_max, c->hidden, d->head.wants, &d->top, e));
+    d->tables[0] = d->b_table;
+    d->slots[0] = d->b_slot;
+    d->batch = (struct batch){.token = d->b_token,
+        .pos = d->b_pos,
+        .seq = d->b_seq,
+        .seqs = d->b_seqs,
+        .out_row = d->b_out_row,
+        .tables = d->tables,
+        .kv_slot = d->slots};
+    return OK;
+}
+
+static enum err check_options(struct decoder *d, struct error *e)
+{
+    const struct model_config *c = &d->cfg;
+    struct decoder_options *o = &d->o;
+    if (!c->arch_known || (d->arch = arch_find(c->arch)) == NULL)
+        return FAIL(e, ERR_UNSUPPORTED, "architecture '%s' is not supported", c->arch_name);
+    if (c->quant_method[0] != '\0')
+        return FAIL(e, ERR_UNSUPPORTED, "checkpoints quantised by '%s' are not supported", c->quant_method);
+    if (o->context_max == 0)
+        o->context_max = c->context_length;
+    if (o->context_max > c->context_length)
+        return FAIL(e, ERR_INVALID, "a context of %u tokens was asked for; the model has %u", o->context_max,
+            c->context_length);
+    if (c->n_experts > 0 && c->n_experts_used > MODEL_EXPERTS_USED_MAX)
+        return FAIL(e, ERR_LIMIT, "%u experts per token; the limit is %d", c->n_experts_used, MODEL_EXPERTS_USED_MAX);
+    assert(o->rows_max > 0 && o->out_max > 0 && o->seqs_max > 0 && o->n_blocks > 0);
+    return OK;
+}
+
+static uint64_t bytes_of(const struct weight_source *src)
+{
+    uint64_t total = 0;
+    if (src->find == find_in_file)
+        for (uint64_t i = 0; i < model_tensor_count(src->ctx); i++)
+            total += model_tensor_at(src->ctx, i)->view.bytes;
+    return total;
+}
+
+enum err decoder_open(const struct weight_source *src, const struct model_config *cfg, const struct decoder_options *o,
+    struct decoder **out, struct error *e)
+{
+    *out = NULL;
+    struct decoder *d = mem_zalloc(sizeof *d);
+    if (d == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for a decoder");
+    d->o = *o;
+    d->cfg = *cfg;
+    d->ops = o->ops;
+    d->total_bytes = bytes_of(src);
+    enum err err = check_options(d, e);
+    if (err == OK) {
+        d->rope_style = src->is_gguf ? d->arch->gguf_rope : ROPE_HALVES;
+        d->layers = mem_array(cfg->n_layers, sizeof *d->layers);
+        if (d->layers == NULL)
+            err = FAIL(e, ERR_NOMEM, "no memory for %u layers", cfg->n_layers);
+    }
+    const struct dev_options dev = {.threads = o->threads, .rows_max = o->rows_max, .out_max = o->out_max};
+    if (err == OK)
+        err = d->ops->dev_open(&dev, &d->dev, e);
+    if (err == OK)
+        err = decoder_bind(d, src, e);
+    if (err == OK)
+        err = make_kv(d, e);
+    if (err == OK)
+        err = make_rope(d, e);
+    if (err == OK)
+        err = make_buffers(d, e);
+    if (err != OK) {
+        decoder_close(d);
+        return err;
+    }
+    *out = d;
+    return OK;
+}
+
+void decoder_close(struct decoder *d)
+{
+    if (d == NULL)
+        return;
+    if (d->dev != NULL) {
+        decoder_drop_weights(d);
+        struct acts *const acts[] = {d->normed, d->attended, d->hidden, d->top};
+        for (size_t i = 0; i < COUNT_OF(acts); i++)
+            d->ops->acts_free(d->dev, acts[i]);
+        while (d->n_owned > 0)
+            d->ops->dev_free(d->dev, d->owned[--d->n_owned]);
+        d->ops->dev_close(d->dev);
+    }
+    mem_free(d->owned);
+    mem_free(d->layers);
+    mem_free(d);
+}
+
+uint32_t decoder_vocab(const struct decoder *d)
+{
+    return d->cfg.vocab;
+}
+
+uint32_t decoder_context(const struct decoder *d)
+{
+    return d->o.context_max;
+}
+
+uint64_t decoder_weight_bytes(const struct decoder *d)
+{
+    return d->weight_bytes;
+}
+
+uint64_t decoder_block_bytes(const struct decoder *d)
+{
+    return d->kv.block_bytes;
+}
+
+struct kv_cache *decoder_kv(struct decoder *d)
+{
+    return &d->kv;
+}

@@ -1,0 +1,78 @@
+/* The decoder: one transformer for all architectures. Owns the bound weights, the rope tables, the KV cache's memory
+ * and the buffers of a step, on one device. What differs between architectures is data (arch.h); what differs between
+ * machines is behind struct ops.
+ *
+ * A step takes rows of tokens of any number of sequences, at any positions, writes their keys and values through the
+ * block tables, and gives logits for the rows that asked. It has no idea of prompts, requests or sampling, and decides
+ * nothing: which blocks a sequence has is the caller's business.
+ *
+ * Threads: one thread drives a decoder. */
+#ifndef MODEL_DECODER_H
+#define MODEL_DECODER_H
+
+#include "format/format.h"
+#include "tensor/ops.h"
+
+struct decoder;
+
+/* Where weights come from. find gives a tensor of exactly that dtype-free shape, or ERR_NOT_FOUND when there is none;
+ * n_out 0 asks for a vector of n_in elements. */
+struct weight_source {
+    void *ctx;
+    bool is_gguf; /* GGUF names and layouts, else those of HF checkpoints */
+    enum err (*find)(void *ctx, const char *name, uint32_t n_mats, uint32_t n_out, uint32_t n_in,
+        struct tensor_view *out, struct error *e);
+};
+
+struct decoder_options {
+    const struct ops *ops;
+    uint32_t threads;      /* 0 = one per core */
+    uint32_t rows_max;     /* rows of one step */
+    uint32_t out_max;      /* rows of one step that want logits */
+    uint32_t seqs_max;     /* sequences of one step */
+    uint32_t context_max;  /* positions; 0 = the model's own, which is also the most */
+    enum dtype kv_dtype;   /* F16 by default of the options table; F32, BF16, Q8_0, Q4_0 */
+    uint32_t block_tokens; /* a multiple of 16 */
+    uint32_t n_blocks;     /* blocks of the KV cache */
+    /* Called while weights are bound, for a progress bar; may be NULL. */
+    void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+    void *progress_ctx;
+};
+
+/* Bind every weight the configuration asks for: shapes checked, scales and norms finite, nothing computed yet. The
+ * error names the tensor. The source's bytes must outlive the decoder. */
+enum err decoder_open(const struct weight_source *src, const struct model_config *cfg, const struct decoder_options *o,
+    struct decoder **out, struct error *e) MUST_CHECK;
+void decoder_close(struct decoder *d); /* NULL is fine */
+
+/* Over an open model file or folder. */
+struct weight_source decoder_file_source(const struct model_source *s);
+
+uint32_t decoder_vocab(const struct decoder *d);
+uint32_t decoder_context(const struct decoder *d);
+uint64_t decoder_weight_bytes(const struct decoder *d); /* matrices only, as stored */
+uint64_t decoder_block_bytes(const struct decoder *d);
+struct kv_cache *decoder_kv(struct decoder *d);
+
+/* Bytes one KV block takes, before anything is opened. ERR_UNSUPPORTED when head_dim does not fit the dtype. */
+enum err decoder_kv_block_bytes(const struct model_config *cfg, enum dtype kv_dtype, uint32_t block_tokens,
+    uint64_t *bytes, struct error *e) MUST_CHECK;
+
+/* The rows of a step, in host memory. Rows of a sequence are contiguous, at ascending consecutive positions. */
+struct step {
+    uint32_t n_rows, n_seqs, n_out, n_table;
+    const int32_t *token;         /* [n_rows], below the vocabulary */
+    const uint32_t *pos;          /* [n_rows], below the context */
+    const uint32_t *seq;          /* [n_rows] */
+    const struct batch_seq *seqs; /* [n_seqs] */
+    const uint32_t *table;        /* [n_table] block ids */
+    const uint32_t *kv_slot;      /* [n_rows] */
+    const uint32_t *out_row;      /* [n_out] */
+};
+
+/* Run it. Logits lie on the device as [n_out][vocab] until the next step; decoder_read_logits copies row i to the host.
+ */
+enum err decoder_step(struct decoder *d, const struct step *s, struct error *e) MUST_CHECK;
+enum err decoder_read_logits(struct decoder *d, uint32_t i, float *out, struct error *e) MUST_CHECK;
+
+#endif

@@ -1,0 +1,67 @@
+/* Private to model/: the bound layers and the buffers of a step. */
+#ifndef MODEL_DECODER_INT_H
+#define MODEL_DECODER_INT_H
+
+#include "model/arch.h"
+#include "model/decoder.h"
+
+struct layer {
+    float *attn_norm, *ffn_norm;           /* gains on the device */
+    float *post_attn_norm, *post_ffn_norm; /* NULL when the architecture has none */
+    float *q_norm, *k_norm;
+    struct weight q, k, v, o;
+    struct weight gate, up, down;                              /* dense */
+    struct weight router, expert_gate, expert_up, expert_down; /* mixture; n_out 0 in a dense layer */
+    struct kv_layer kv;
+    uint32_t window;
+    const float *rope; /* one of the two tables */
+};
+
+struct decoder {
+    struct decoder_options o;
+    struct model_config cfg;
+    const struct arch *arch;
+    const struct ops *ops;
+    struct dev *dev;
+    enum rope_style rope_style;
+    uint64_t weight_bytes;
+
+    struct weight embed, head; /* head.packed is not ours when tied (head_is_embed) */
+    bool head_is_embed;
+    float *final_norm;
+    struct layer *layers;
+    float *rope_global, *rope_local; /* [context][dims/2][2]; local NULL without sliding-window layers */
+    struct kv_cache kv;
+
+    /* Buffers of a step, on the device. */
+    struct batch batch;
+    void *b_token, *b_pos, *b_seq, *b_seqs, *b_out_row, *b_table, *b_slot;
+    const uint32_t *tables[1], *slots[1]; /* one kv group */
+    uint32_t table_max;
+    float *x;       /* [rows][H]: the residual stream */
+    float *q;       /* [rows][Q*D] */
+    float *scratch; /* the widest any op asks for */
+    float *logits;  /* [out_max][V] */
+    uint32_t *route_expert;
+    float *route_weight;
+    struct acts *normed;                                 /* [rows][H] */
+    struct acts *attended;                               /* [rows][Q*D] */
+    struct acts *hidden;                                 /* [rows or rows * top_k][F] */
+    struct acts *top;                                    /* [out_max][H] */
+    uint32_t attn_forms, ffn_forms, o_forms, down_forms; /* what readers of the norms and activations want */
+
+    /* Buffers that device memory came from, freed together. */
+    void **owned;
+    uint32_t n_owned, owned_cap;
+    uint64_t done_bytes, total_bytes; /* progress */
+};
+
+/* rope.c: [context][dims/2][cos, sin]. local = the plain frequencies of sliding-window layers. */
+void rope_fill(const struct model_rope *r, bool local, uint32_t context, float *table);
+
+/* bind.c */
+enum err decoder_bind(struct decoder *d, const struct weight_source *src, struct error *e) MUST_CHECK;
+void decoder_drop_weights(struct decoder *d);
+enum err decoder_alloc(struct decoder *d, uint64_t count, size_t bytes, void **out, struct error *e) MUST_CHECK;
+
+#endif

@@ -1,0 +1,185 @@
+/* The step: rows in, logits out. One op per line, in the order of the transformer; shapes at the end of the line. No op
+ * is chosen by architecture: what an architecture lacks is a NULL, what it has is in the layer. */
+#include "model/decoder_int.h"
+
+#include <math.h>
+
+static void attention_half(struct decoder *d, const struct layer *l)
+{
+    const struct model_config *c = &d->cfg;
+    const struct batch *b = &d->batch;
+    const float eps = (float)c->norm_eps;
+    d->ops->norm(d->dev, &(struct norm_args){.x = d->x,
+                             .n_rows = b->n_rows,
+                             .n = c->hidden,
+                             .gain = l->attn_norm,
+                             .eps = eps,
+                             .forms = d->attn_forms,
+                             .out = d->normed}); /* [T][H] */
+    d->ops->qkv(d->dev, b, &d->kv,
+        &(struct qkv_args){.in = d->normed,
+            .wq = &l->q,
+            .wk = &l->k,
+            .wv = &l->v,
+            .q_gain = l->q_norm,
+            .k_gain = l->k_norm,
+            .norm_eps = eps,
+            .rope = d->rope_style,
+            .rope_dims = c->rope.dims,
+            .rope_table = l->rope,
+            .n_heads = c->n_heads,
+            .n_kv_heads = c->n_kv_heads,
+            .head_dim = c->head_dim,
+            .layer = &l->kv,
+            .scratch = d->scratch,
+            .q = d->q}); /* [T][Q][D], KV written */
+    d->ops->attend(d->dev, b, &d->kv,
+        &(struct attend_args){.q = d->q,
+            .n_heads = c->n_heads,
+            .n_kv_heads = c->n_kv_heads,
+            .head_dim = c->head_dim,
+            .scale = (float)c->query_scale,
+            .cap = (float)c->attn_softcap,
+            .window = l->window,
+            .layer = &l->kv,
+            .forms = d->o_forms,
+            .out = d->attended}); /* [T][Q*D] */
+    d->ops->project(d->dev, b,
+        &(struct project_args){.in = d->attended,
+            .w = &l->o,
+            .post_gain = l->post_attn_norm,
+            .post_eps = eps,
+            .scratch = d->scratch,
+            .x = d->x}); /* [T][H] */
+}
+
+static void dense_half(struct decoder *d, const struct layer *l)
+{
+    const struct batch *b = &d->batch;
+    d->ops->gate_up(d->dev, b,
+        &(struct gate_up_args){.in = d->normed,
+            .gate = &l->gate,
+            .up = &l->up,
+            .glu = d->arch->glu,
+            .scratch = d->scratch,
+            .forms = d->down_forms,
+            .out = d->hidden}); /* [T][F] */
+    d->ops->project(d->dev, b,
+        &(struct project_args){.in = d->hidden,
+            .w = &l->down,
+            .post_gain = l->post_ffn_norm,
+            .post_eps = (float)d->cfg.norm_eps,
+            .scratch = d->scratch,
+            .x = d->x}); /* [T][H] */
+}
+
+static void mixture_half(struct decoder *d, const struct layer *l)
+{
+    const struct model_config *c = &d->cfg;
+    const struct batch *b = &d->batch;
+    d->ops->route(d->dev, b,
+        &(struct route_args){.in = d->normed,
+            .router = &l->router,
+            .top_k = c->n_experts_used,
+            .renorm = c->norm_topk,
+            .expert = d->route_expert,
+            .weight = d->route_weight}); /* [T][k] */
+    d->ops->experts(d->dev, b,
+        &(struct experts_args){.in = d->normed,
+            .gate = &l->expert_gate,
+            .up = &l->expert_up,
+            .down = &l->expert_down,
+            .glu = d->arch->glu,
+            .top_k = c->n_experts_used,
+            .expert = d->route_expert,
+            .weight = d->route_weight,
+            .hidden = d->hidden,
+            .scratch = d->scratch,
+            .x = d->x}); /* [T][H] */
+}
+
+/* Layers lo .. hi-1 over the residual stream d->x. */
+static void run_layers(struct decoder *d, uint32_t lo, uint32_t hi)
+{
+    const struct model_config *c = &d->cfg;
+    for (uint32_t i = lo; i < hi; i++) {
+        const struct layer *l = &d->layers[i];
+        attention_half(d, l);
+        d->ops->norm(d->dev, &(struct norm_args){.x = d->x,
+                                 .n_rows = d->batch.n_rows,
+                                 .n = c->hidden,
+                                 .gain = l->ffn_norm,
+                                 .eps = (float)c->norm_eps,
+                                 .forms = d->ffn_forms,
+                                 .out = d->normed}); /* [T][H] */
+        if (c->n_experts > 0)
+            mixture_half(d, l);
+        else
+            dense_half(d, l);
+    }
+}
+
+static void run_head(struct decoder *d)
+{
+    const struct model_config *c = &d->cfg;
+    const struct batch *b = &d->batch;
+    d->ops->norm(d->dev, &(struct norm_args){.x = d->x,
+                             .rows = b->out_row,
+                             .n_rows = b->n_out,
+                             .n = c->hidden,
+                             .gain = d->final_norm,
+                             .eps = (float)c->norm_eps,
+                             .forms = d->head.wants,
+                             .out = d->top}); /* [n_out][H] */
+    d->ops->logits(d->dev, &(struct logits_args){.in = d->top,
+                               .n_rows = b->n_out,
+                               .head = &d->head,
+                               .scale = 1.0f,
+                               .cap = (float)c->final_softcap,
+                               .out = d->logits}); /* [n_out][V] */
+}
+
+/* A step comes from our own scheduler, so a breach is a bug; still, token ids index memory and are checked here. */
+static enum err check_step(const struct decoder *d, const struct step *s, struct error *e)
+{
+    if (s->n_rows == 0 || s->n_rows > d->o.rows_max || s->n_seqs > d->o.seqs_max || s->n_out > d->o.out_max ||
+        s->n_table > d->table_max)
+        return FAIL(e, ERR_INTERNAL,
+            "a step of %u rows, %u sequences, %u outputs, %u blocks is over the decoder's size", s->n_rows, s->n_seqs,
+            s->n_out, s->n_table);
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        if (s->token[i] < 0 || (uint32_t)s->token[i] >= d->cfg.vocab || s->pos[i] >= d->o.context_max)
+            return FAIL(e, ERR_INTERNAL, "row %u has token %d at position %u", i, s->token[i], s->pos[i]);
+    return OK;
+}
+
+enum err decoder_step(struct decoder *d, const struct step *s, struct error *e)
+{
+    const struct ops *ops = d->ops;
+    TRY(check_step(d, s, e));
+    ops->dev_write(d->dev, d->b_token, s->token, s->n_rows * sizeof *s->token);
+    ops->dev_write(d->dev, d->b_pos, s->pos, s->n_rows * sizeof *s->pos);
+    ops->dev_write(d->dev, d->b_seq, s->seq, s->n_rows * sizeof *s->seq);
+    ops->dev_write(d->dev, d->b_slot, s->kv_slot, s->n_rows * sizeof *s->kv_slot);
+    ops->dev_write(d->dev, d->b_seqs, s->seqs, s->n_seqs * sizeof *s->seqs);
+    ops->dev_write(d->dev, d->b_table, s->table, s->n_table * sizeof *s->table);
+    if (s->n_out > 0)
+        ops->dev_write(d->dev, d->b_out_row, s->out_row, s->n_out * sizeof *s->out_row);
+    d->batch.n_rows = s->n_rows;
+    d->batch.n_seqs = s->n_seqs;
+    d->batch.n_out = s->n_out;
+
+    const float scale = d->arch->embed_times_sqrt_hidden ? sqrtf((float)d->cfg.hidden) : 1.0f;
+    ops->embed(d->dev, &d->batch, &(struct embed_args){.table = &d->embed, .scale = scale, .out = d->x});
+    run_layers(d, 0, d->cfg.n_layers);
+    if (s->n_out > 0)
+        run_head(d);
+    return OK;
+}
+
+enum err decoder_read_logits(struct decoder *d, uint32_t i, float *out, struct error *e)
+{
+    assert(i < d->batch.n_out);
+    d->ops->dev_read(d->dev, out, d->logits + (size_t)i * d->cfg.vocab, d->cfg.vocab * sizeof *out);
+    return d->ops->dev_wait(d->dev, e);
+}

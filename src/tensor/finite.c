@@ -1,0 +1,86 @@
+/* Looking for NaN and infinity; see finite.h. Scans run over bit patterns, so that they vectorise and no float is made.
+ */
+#include "tensor/finite.h"
+
+#include "tensor/quant.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define NONE UINT64_MAX
+
+uint32_t quant_scale_offsets(enum dtype dtype, uint32_t offsets[2])
+{
+    switch (dtype) {
+    case DTYPE_Q4_0:
+    case DTYPE_Q5_0:
+    case DTYPE_Q8_0:
+    case DTYPE_IQ4_NL:
+    case DTYPE_IQ4_XS: offsets[0] = 0; return 1;
+    case DTYPE_Q4_1:
+    case DTYPE_Q5_1:
+    case DTYPE_Q4_K:
+    case DTYPE_Q5_K: offsets[0] = 0, offsets[1] = 2; return 2;
+    case DTYPE_Q2_K:
+        offsets[0] = offsetof(struct block_q2_k, d), offsets[1] = offsetof(struct block_q2_k, dmin);
+        return 2;
+    case DTYPE_Q3_K: offsets[0] = offsetof(struct block_q3_k, d); return 1;
+    case DTYPE_Q6_K: offsets[0] = offsetof(struct block_q6_k, d); return 1;
+    default: return 0;
+    }
+}
+
+/* First of n 16-bit floats, stride bytes apart, whose exponent is all ones. */
+static uint64_t find_bad_16(const unsigned char *p, uint64_t n, size_t stride, uint16_t exponent)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t bits;
+        memcpy(&bits, p + i * stride, sizeof bits);
+        if ((bits & exponent) == exponent)
+            return i;
+    }
+    return NONE;
+}
+
+static uint64_t find_bad_32(const unsigned char *p, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, p + i * sizeof bits, sizeof bits);
+        if ((bits & 0x7f800000u) == 0x7f800000u)
+            return i;
+    }
+    return NONE;
+}
+
+/* e4m3 has NaN only at all ones; e5m2 has infinities and NaNs at exponent 31. */
+static uint64_t find_bad_8(const unsigned char *p, uint64_t n, uint8_t mask)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if ((p[i] & mask) == mask)
+            return i;
+    return NONE;
+}
+
+bool tensor_is_finite(const struct tensor_view *v, uint64_t *bad)
+{
+    const unsigned char *p = v->data;
+    const uint64_t n = tensor_n_elems(v);
+    const struct dtype_info *info = dtype_info(v->dtype);
+    uint64_t at = NONE;
+    uint32_t offsets[2];
+    switch (v->dtype) {
+    case DTYPE_F32: at = find_bad_32(p, n); break;
+    case DTYPE_F16: at = find_bad_16(p, n, 2, 0x7c00); break;
+    case DTYPE_BF16: at = find_bad_16(p, n, 2, 0x7f80); break;
+    case DTYPE_F8_E4M3: at = find_bad_8(p, n, 0x7f); break;
+    case DTYPE_F8_E5M2: at = find_bad_8(p, n, 0x7c); break;
+    default:
+        for (uint32_t i = 0, n_scales = quant_scale_offsets(v->dtype, offsets); at == NONE && i < n_scales; i++)
+            at = find_bad_16(p + offsets[i], n / info->block_elems, info->block_bytes, 0x7c00);
+        if (at != NONE)
+            at *= info->block_elems;
+    }
+    *bad = at;
+    return at == NONE;
+}

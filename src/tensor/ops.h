@@ -1,0 +1,263 @@
+/* ops: THE contract between the models and the machines that compute them. A backend (cpu/, cuda/) fills one const
+ * struct ops; model/ calls it in order; nothing else knows how numbers are made.
+ *
+ * Shapes are written [outer][inner], row-major. T = rows (tokens) of this step, H = hidden size, D = head dimension,
+ * Q/G = query heads and key/value heads, F = feed-forward size, V = vocabulary. Every matrix product takes a weight of
+ * shape [out][in] and computes, for each activation row a and output column o, sum over k of a[k] * w[o][k].
+ *
+ * Law 1 (same request, same bytes). The value of an output row depends on that row's inputs alone: not on T, on the
+ * other rows, on the thread count or on how a prompt was cut. Each backend writes down the order of its float
+ * operations next to the op; tests/unit/cpu/test_invariance.c holds every op to it by memcmp. Rows of padding
+ * (kv_slot = KV_SLOT_NONE in a captured graph's bucket) are computed like any other and write no KV.
+ *
+ * Activations travel between ops as struct acts: rows of f32, plus, where a following product has quantised weights,
+ * the same rows as 8-bit groups. The producer makes the forms that its consumers asked for (weight.wants), so a row is
+ * quantised once however many products read it. What a form looks like inside is the backend's business.
+ *
+ * Calls return at once on an asynchronous device and never fail by themselves: shapes, dtypes and capacities are
+ * checked when weights are bound and buffers made. A device fault is sticky and comes out of dev_wait.
+ *
+ * Pointers in arguments are device memory (dev_alloc) unless marked host. Outputs never alias inputs unless said.
+ * scratch is room for intermediate rows, of the size given at each op; its content means nothing before and after.
+ *
+ * Threads: one thread drives a device. Two devices may live in one process. */
+#ifndef TENSOR_OPS_H
+#define TENSOR_OPS_H
+
+#include "tensor/tensor.h"
+
+struct dev;  /* a backend's device: stream or worker team, workspace, its memory */
+struct acts; /* activations in the backend's forms; made by ops->acts_new */
+
+/* ---- weights ------------------------------------------------------------------------------------------------- */
+
+/* Forms of activation rows that a product with this weight reads. */
+enum act_form {
+    ACT_F32 = 1u << 0, /* float weights, and anything that is not a product */
+    ACT_Q8 = 1u << 1,  /* quantised weights: groups of 32, see cpu/cpu.h for the arithmetic */
+};
+
+/* A matrix bound to a device: checked once, then trusted. A mixture of experts has n_mats matrices of one shape. */
+struct weight {
+    enum dtype dtype;
+    uint32_t n_out, n_in;
+    uint32_t n_mats;        /* 1, or the number of experts */
+    uint32_t wants;         /* of enum act_form */
+    size_t row_bytes;       /* n_in elements in the file's layout */
+    const void *const *mat; /* [n_mats] in the file's layout; NULL when the backend keeps only its own */
+    void *packed;           /* the backend's own; it alone reads and frees it */
+    const float *bias;      /* [n_mats][n_out] device memory, or NULL; set by the binder, not owned */
+};
+
+/* ---- the batch ------------------------------------------------------------------------------------------------- */
+
+#define KV_SLOT_NONE  UINT32_MAX /* this row writes no KV */
+#define KV_BLOCK_NONE UINT32_MAX /* a block table entry freed behind a sliding window */
+
+/* One sequence's rows in this step. Its rows are contiguous and at ascending consecutive positions. */
+struct batch_seq {
+    uint32_t first_row, n_rows;
+    uint32_t n_kv;     /* positions 0 .. n_kv-1 exist after this step's writes; the last row is at n_kv - 1 */
+    uint32_t table_at; /* its block table starts at tables[group][table_at] */
+};
+
+/* Batch metadata at a fixed address, so that a graph captured for a bucket of rows can be replayed: only contents
+ * change. Arrays are device memory of the capacity the batch was made with. */
+struct batch {
+    uint32_t n_rows, n_seqs, n_out; /* host; a captured graph sees only the bucket sizes */
+    const int32_t *token;           /* [n_rows] ids */
+    const uint32_t *pos;            /* [n_rows] absolute position in its sequence */
+    const uint32_t *seq;            /* [n_rows] index into seqs */
+    const struct batch_seq *seqs;   /* [n_seqs] */
+    const uint32_t *out_row;        /* [n_out] rows whose logits are wanted, ascending */
+    const uint32_t *const
+        *tables; /* [kv group] -> block ids, all sequences behind each other; host array of device pointers */
+    const uint32_t *const *kv_slot; /* [kv group] -> [n_rows] block * block_tokens + offset, or KV_SLOT_NONE */
+};
+
+/* ---- the paged KV cache ------------------------------------------------------------------------------------------ */
+
+/* Where one layer's keys and values lie inside a block: [kv head][token][D], K then V. A row is one head of one token;
+ * its dtype is F32, F16, BF16, Q8_0 or Q4_0 (quantised per token and head in groups of 32, when it is written). */
+struct kv_layer {
+    uint32_t group; /* which block table */
+    enum dtype dtype;
+    uint32_t row_bytes;  /* of D elements */
+    uint64_t k_at, v_at; /* bytes from the start of the block */
+};
+
+struct kv_cache {
+    unsigned char *blocks; /* [n_blocks][block_bytes] */
+    uint32_t n_blocks;
+    uint32_t block_tokens; /* a multiple of 16; never a kernel constant */
+    uint64_t block_bytes;
+};
+
+/* ---- op arguments ------------------------------------------------------------------------------------------------ */
+
+/* out[t] = scale * row token[t] of table. */
+struct embed_args {
+    const struct weight *table; /* [V][H] */
+    float scale;
+    float *out; /* [T][H] */
+};
+
+/* out[i] = x[rows ? rows[i] : i] normalised: x / sqrt(mean(x^2) + eps) * gain. */
+struct norm_args {
+    const float *x;       /* [..][n] */
+    const uint32_t *rows; /* [n_rows] or NULL */
+    uint32_t n_rows, n;
+    const float *gain; /* [n] */
+    float eps;
+    uint32_t forms; /* of enum act_form: what the readers of out want */
+    struct acts *out;
+};
+
+enum rope_style {
+    ROPE_NONE,
+    ROPE_PAIRS,  /* element 2i turns with 2i+1: GGUF files of the Llama family */
+    ROPE_HALVES, /* element i turns with i + rot/2: HF checkpoints and all other GGUF families */
+};
+
+/* q, k, v = in x (wq, wk, wv) + bias; q and k heads normalised by q_gain, k_gain where given; both turned by rope at
+ * the row's position; k and v rounded into the cache at the row's slot. Only q stays as f32. */
+struct qkv_args {
+    const struct acts *in;             /* [T][H] */
+    const struct weight *wq, *wk, *wv; /* [Q*D][H], [G*D][H], [G*D][H] */
+    const float *q_gain, *k_gain;      /* [D] or NULL */
+    float norm_eps;
+    enum rope_style rope;
+    uint32_t rope_dims;      /* how many leading elements of a head turn; even, at most D */
+    const float *rope_table; /* [position][rope_dims/2][cos, sin] */
+    uint32_t n_heads, n_kv_heads, head_dim;
+    const struct kv_layer *layer;
+    float *scratch; /* [T][2*G*D] */
+    float *q;       /* [T][Q][D] */
+};
+
+/* For each row and head: softmax over the visible positions of scale * q.k (soft-capped: cap * tanh(s / cap) when cap
+ * > 0), times v. Visible: 0 <= p <= pos, and p > pos - window when window > 0. Query head h reads kv head h / (Q/G). */
+struct attend_args {
+    const float *q; /* [T][Q][D] */
+    uint32_t n_heads, n_kv_heads, head_dim;
+    float scale, cap;
+    uint32_t window; /* 0 = all */
+    const struct kv_layer *layer;
+    uint32_t forms;
+    struct acts *out; /* [T][Q*D] */
+};
+
+/* x[t] += post(in[t] x w + bias), post = RMS norm with post_gain where given. x is the residual stream. */
+struct project_args {
+    const struct acts *in;
+    const struct weight *w; /* [H][n_in] */
+    const float *post_gain; /* [H] or NULL */
+    float post_eps;
+    float *scratch; /* [T][H] */
+    float *x;       /* [T][H], in and out */
+};
+
+enum glu {
+    GLU_SILU, /* x / (1 + exp(-x)) */
+    GLU_GELU, /* the tanh form */
+};
+
+/* out[t] = glu(in[t] x gate) * (in[t] x up). */
+struct gate_up_args {
+    const struct acts *in;
+    const struct weight *gate, *up; /* [F][H] */
+    enum glu glu;
+    float *scratch; /* [T][2*F] */
+    uint32_t forms;
+    struct acts *out; /* [T][F] */
+};
+
+/* Pick top_k of n_experts for each row: softmax over the router's logits in f32, ties to the lower index, experts
+ * listed by descending weight; weights divided by their sum when renorm. */
+struct route_args {
+    const struct acts *in;
+    const struct weight *router; /* [n_experts][H] */
+    uint32_t top_k;
+    bool renorm;
+    uint32_t *expert; /* [T][top_k] */
+    float *weight;    /* [T][top_k] */
+};
+
+/* The feed-forward of a mixture: y[t] = sum over j ascending in the route, from zero, of
+ * weight[t][j] * (glu(in[t] x gate_e) * (in[t] x up_e)) x down_e, e = expert[t][j]; then x[t] += y[t]. */
+struct experts_args {
+    const struct acts *in;
+    const struct weight *gate, *up, *down; /* n_mats = n_experts */
+    enum glu glu;
+    uint32_t top_k;
+    const uint32_t *expert; /* [T][top_k] */
+    const float *weight;    /* [T][top_k] */
+    struct acts *hidden;    /* room for [T*top_k][F], in the forms that down wants */
+    float *scratch;         /* [T*top_k][max(2*F, H)] */
+    float *x;               /* [T][H], in and out */
+};
+
+/* out[i] = in[i] x head, soft-capped like attention scores when cap > 0. */
+struct logits_args {
+    const struct acts *in; /* [n_out][H] */
+    uint32_t n_rows;
+    const struct weight *head; /* [V][H] */
+    float scale, cap;
+    float *out; /* [n_out][V] */
+};
+
+/* Copy whole blocks, for forks and swaps: dst[i] <- src[i] in ascending i. The two caches may be the same one. */
+struct copy_blocks_args {
+    const struct kv_cache *from;
+    struct kv_cache *to;
+    const uint32_t *src, *dst; /* host */
+    uint32_t n;
+};
+
+/* ---- the contract ------------------------------------------------------------------------------------------------ */
+
+/* What a device is opened with; capacities bound every later call. */
+struct dev_options {
+    uint32_t threads;  /* CPU: worker team size, 0 = one per core */
+    uint32_t rows_max; /* most rows of one step */
+    uint32_t out_max;  /* most rows of one step that want logits */
+    bool deterministic;
+};
+
+struct ops {
+    const char *name; /* "cpu-ref", "cpu-avx2", "cuda" */
+
+    /* Devices and memory. alloc gives zeroed memory aligned to 64 bytes; read and write move bytes from and to the host
+     * in stream order, and read waits for what it reads. */
+    enum err (*dev_open)(const struct dev_options *o, struct dev **out, struct error *e);
+    void (*dev_close)(struct dev *d);
+    enum err (*dev_alloc)(struct dev *d, size_t bytes, void **out, struct error *e);
+    void (*dev_free)(struct dev *d, void *p);
+    void (*dev_write)(struct dev *d, void *to, const void *from_host, size_t bytes);
+    void (*dev_read)(struct dev *d, void *to_host, const void *from, size_t bytes);
+    enum err (*dev_wait)(struct dev *d, struct error *e); /* all of it done; the first device fault, for ever */
+
+    /* Weights: check the dtype, then repack, upload or use in place: the bytes must outlive the weight. v is one matrix
+     * [out][in], one stack of them [mat][out][in], or n_views matrices of one dtype and shape. ERR_UNSUPPORTED names a
+     * dtype that the backend does not compute. */
+    enum err (*weight_bind)(
+        struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e);
+    void (*weight_drop)(struct dev *d, struct weight *w);
+
+    /* Room for rows_max activation rows of n elements in the given forms. */
+    enum err (*acts_new)(struct dev *d, uint32_t rows, uint32_t n, uint32_t forms, struct acts **out, struct error *e);
+    void (*acts_free)(struct dev *d, struct acts *a);
+
+    void (*embed)(struct dev *d, const struct batch *b, const struct embed_args *a);
+    void (*norm)(struct dev *d, const struct norm_args *a);
+    void (*qkv)(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a);
+    void (*attend)(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct attend_args *a);
+    void (*project)(struct dev *d, const struct batch *b, const struct project_args *a);
+    void (*gate_up)(struct dev *d, const struct batch *b, const struct gate_up_args *a);
+    void (*route)(struct dev *d, const struct batch *b, const struct route_args *a);
+    void (*experts)(struct dev *d, const struct batch *b, const struct experts_args *a);
+    void (*logits)(struct dev *d, const struct logits_args *a);
+    void (*copy_blocks)(struct dev *d, const struct copy_blocks_args *a);
+};
+
+#endif
