@@ -60,9 +60,11 @@ enum err json_parse(struct str text, json_t **out, struct error *e)
     json_error_t je = {0};
     ran_out = false;
     json_t *doc = json_loadb(text.p, text.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
+    if (ran_out) { /* also when a document came back: a string whose buffer could not grow is cut without a word */
+        json_decref(doc);
+        return FAIL(e, ERR_NOMEM, "no memory to parse JSON of %zu bytes", text.n);
+    }
     if (doc == NULL) {
-        if (ran_out)
-            return FAIL(e, ERR_NOMEM, "no memory to parse JSON of %zu bytes", text.n);
         char shown[160];
         return FAIL(e, ERR_FORMAT, "invalid JSON at line %d column %d: %s", je.line, je.column,
             str_show(str_of(je.text), shown, sizeof shown));

@@ -126,6 +126,12 @@ static enum err note_write(struct download *d, struct error *e)
     return err;
 }
 
+/* Without a validator only a hash can tell whether two halves belong together. */
+static bool can_continue(const struct download *d)
+{
+    return d->validator[0] != '\0' || d->file->sha256[0] != '\0' || d->file->git_sha1[0] != '\0';
+}
+
 /* True when the note says the part is a prefix of what we want, and the part can be continued. */
 static bool note_fits(struct download *d)
 {
@@ -138,16 +144,13 @@ static bool note_fits(struct download *d)
                 json_get_u64(doc, "bytes", 0, HUB_FILE_BYTES_MAX, &bytes, NULL) == OK && str_is(url_id, d->url_id) &&
                 validator.n < sizeof d->validator && (d->total == SIZE_UNKNOWN || d->total == bytes) &&
                 (bytes == SIZE_UNKNOWN || d->have <= bytes);
-    /* Without a validator only a hash can tell whether the two halves belong together. */
-    if (fits && validator.n == 0 && d->file->sha256[0] == '\0' && d->file->git_sha1[0] == '\0')
-        fits = false;
     if (fits) {
         memcpy(d->validator, validator.p, validator.n);
         d->validator[validator.n] = '\0';
         d->total = bytes;
     }
     json_decref(doc);
-    return fits;
+    return fits && can_continue(d);
 }
 
 /* Folders between the staging folder and the file. */
@@ -243,11 +246,21 @@ static enum err on_bytes(void *ctx, const struct http_answer *a, const void *byt
     return OK;
 }
 
+static enum err start_over(struct download *d, struct error *e)
+{
+    TRY(part_cut(d, e));
+    TRY(hashes_begin(d, e));
+    progress_update(&d->bar, 0);
+    return OK;
+}
+
 static enum err transfer(struct download *d, struct error *e)
 {
     struct retry retry = {0};
     while (d->total == SIZE_UNKNOWN || d->have < d->total || d->total == 0) {
         struct http_answer a;
+        if (d->have > 0 && !can_continue(d))
+            TRY(start_over(d, e));
         d->has_begun = d->must_restart = false;
         d->asked_from = d->have;
         const struct http_request r = {.url = d->url,
@@ -270,9 +283,7 @@ static enum err transfer(struct download *d, struct error *e)
                 *e = (struct error){0};
             if (before == 0 || ++retry.tries > HUB_RETRY_MAX)
                 return FAIL(e, ERR_NETWORK, "%s: the server will not send it from the start", d->file->name);
-            TRY(part_cut(d, e));
-            TRY(hashes_begin(d, e));
-            progress_update(&d->bar, 0);
+            TRY(start_over(d, e));
             continue;
         }
         enum err failure = err;

@@ -111,13 +111,13 @@ enum err url_check(const char *url, bool was_https, struct error *e)
     struct origin o;
     if (strlen(url) >= HUB_URL_MAX)
         return FAIL(e, ERR_LIMIT, "a URL of %zu bytes; the limit is %d", strlen(url), HUB_URL_MAX - 1);
-    if (!origin_of(url, &o))
-        return FAIL(e, ERR_INVALID, "%s is not a URL", url_show(url, shown, sizeof shown));
-    enum err err = OK;
     url_show(url, shown, sizeof shown);
-    if (strcmp(o.scheme, "https") != 0 && strcmp(o.scheme, "http") != 0)
-        err = FAIL(e, ERR_UNSUPPORTED, "%s: only https is fetched", shown);
-    else if (strcmp(o.scheme, "http") == 0 && was_https)
+    if (strncasecmp(url, "https:", 6) != 0 && strncasecmp(url, "http:", 5) != 0)
+        return FAIL(e, ERR_UNSUPPORTED, "%s: only https is fetched", shown);
+    if (!origin_of(url, &o))
+        return FAIL(e, ERR_INVALID, "%s is not a URL", shown);
+    enum err err = OK;
+    if (strcmp(o.scheme, "http") == 0 && was_https)
         err = FAIL(e, ERR_DENIED, "refused to go from https to plain http at %s", shown);
     else if (strcmp(o.scheme, "http") == 0 && !is_loopback(o.host))
         err = FAIL(e, ERR_DENIED, "%s: plain http is used for this machine's own addresses only; use https", shown);
@@ -446,7 +446,7 @@ static enum err sleep_ms(const struct hub *h, uint64_t ms, struct error *e)
 enum err retry_wait(const struct hub *h, struct retry *r, const struct http_answer *a, bool has_gained,
     enum err failure, struct error *e)
 {
-    if (failure == ERR_CANCELLED || !a->can_retry)
+    if (failure == ERR_CANCELLED || !a->can_retry || h->o.retry_max == 0)
         return failure;
     r->tries++;
     r->fruitless = has_gained ? 0 : r->fruitless + 1;

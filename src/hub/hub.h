@@ -42,7 +42,7 @@ struct hub_options {
     FILE *progress;        /* where progress and notes go; NULL: nowhere. A bar when it is a terminal, else lines */
     const atomic_bool
         *cancel;           /* set by a signal handler to stop a pull; what is on disk stays resumable. May be NULL */
-    uint32_t retry_max;    /* tries in a row that bring nothing new before giving up */
+    uint32_t retry_max;    /* tries in a row that may bring nothing new; 0: one try in all */
     uint32_t retry_ms;     /* first pause between tries; doubles up to retry_cap_ms */
     uint32_t retry_cap_ms; /* also caps what a server asks for with Retry-After */
     uint32_t connect_ms;   /* to connect and get the first byte of an answer */
