@@ -23,6 +23,13 @@ static inline float f32_of_bits(uint32_t u)
     return x;
 }
 
+/* yes where the condition holds, else no; as masks, because compilers turn a ?: here into a branch. */
+static inline uint32_t bits_pick(int condition, uint32_t yes, uint32_t no)
+{
+    const uint32_t mask = 0u - (uint32_t)(condition != 0);
+    return (yes & mask) | (no & ~mask);
+}
+
 /* The f32 exponent field counts from 127 where f16 counts from 15: normal numbers move by 112. Infinity and NaN move
  * by 112 twice, from field 31 to 255. Subnormals are a small integer times 2^-24, exact in f32. */
 static inline float f16_to_f32(uint16_t h)
@@ -30,9 +37,9 @@ static inline float f16_to_f32(uint16_t h)
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     const uint32_t exponent = h & 0x7c00u;
     const uint32_t wide = (uint32_t)(h & 0x7fffu) << 13;
-    const uint32_t normal = wide + (112u << 23) + (exponent == 0x7c00u ? 112u << 23 : 0u);
+    const uint32_t normal = wide + (112u << 23) + bits_pick(exponent == 0x7c00u, 112u << 23, 0u);
     const uint32_t small = f32_bits((float)(int32_t)(h & 0x03ffu) * 0x1p-24f);
-    return f32_of_bits(sign | (exponent == 0 ? small : normal));
+    return f32_of_bits(sign | bits_pick(exponent == 0, small, normal));
 }
 
 /* Subnormals: adding 0.5 puts the f16 unit 2^-24 at the last bit of the sum, so the addition itself rounds. */
@@ -72,9 +79,9 @@ static inline float f8_e4m3_to_f32(uint8_t b)
 {
     const uint32_t sign = (uint32_t)(b & 0x80u) << 24;
     const uint32_t a = b & 0x7fu;
-    const uint32_t normal = a == 0x7fu ? 0x7fc00000u : (a << 20) + (120u << 23);
+    const uint32_t normal = bits_pick(a == 0x7fu, 0x7fc00000u, (a << 20) + (120u << 23));
     const uint32_t small = f32_bits((float)(int32_t)a * 0x1p-9f);
-    return f32_of_bits(sign | (a < 8u ? small : normal));
+    return f32_of_bits(sign | bits_pick(a < 8u, small, normal));
 }
 
 static inline uint8_t f8_e4m3_from_f32(float x)

@@ -14,8 +14,10 @@
  *   3. The common scales are solved by least squares for all integers at once, rounded to f16, and step 2's
  *      neighbour search runs again.
  *
- * Sums run in a fixed order, so the result is the same everywhere. Values below FIT_TINY are zero: a million times less
- * than the smallest f16 scale can express. */
+ * Nearly all the time goes into passes over one sub-block, so those are written in vectors of four floats (a compiler
+ * extension of gcc and clang, the same on every processor). Each lane sums its own elements and the lanes are added in
+ * a fixed order, so the result is the same everywhere. Values below FIT_TINY are zero: ten thousand times less than the
+ * smallest f16 scale can express. */
 #include "tensor/float_convert.h"
 #include "tensor/tensor_int.h"
 
@@ -28,12 +30,53 @@
 #define GRID_STEPS 10 /* grids tried to either side of the plain one */
 #define REFITS     2  /* repetitions of step 3; a third finds nothing on trained weights */
 
+#define LANES 4
+typedef float vec __attribute__((vector_size(16)));
+typedef int32_t vec_mask __attribute__((vector_size(16)));
+
+static inline vec vec_load(const float *p)
+{
+    vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline vec vec_all(float x)
+{
+    return (vec){x, x, x, x};
+}
+
+static inline vec vec_pick(vec_mask mask, vec yes, vec no)
+{
+    return (vec)((mask & (vec_mask)yes) | (~mask & (vec_mask)no));
+}
+
+/* The nearest integer within lo..hi, by the same addition as fit_round. */
+static inline vec vec_round(vec v, vec lo, vec hi)
+{
+    const vec magic = vec_all(0x1.8p23f);
+    v = vec_pick(v > lo, v, lo);
+    v = vec_pick(v < hi, v, hi);
+    return (v + magic) - magic;
+}
+
+static inline float vec_sum(vec v)
+{
+    return (v[0] + v[1]) + (v[2] + v[3]);
+}
+
+/* Elements of one sub-block with their weights. */
+struct sub {
+    const float *x, *w;
+    int n; /* a multiple of LANES, at most SUB_MAX */
+};
+
 static void weigh(const float *x, int n, float *w)
 {
-    float sum = 0.0f;
-    for (int i = 0; i < n; i++)
-        sum += x[i] * x[i];
-    const float rms = sqrtf(sum / (float)n);
+    vec sum = vec_all(0.0f);
+    for (int i = 0; i < n; i += LANES)
+        sum += vec_load(x + i) * vec_load(x + i);
+    const float rms = sqrtf(vec_sum(sum) / (float)n);
     for (int i = 0; i < n; i++)
         w[i] = rms + fabsf(x[i]);
 }
@@ -42,18 +85,21 @@ static void weigh(const float *x, int n, float *w)
 
 /* Round to the grid (x - lo) * inverse and solve x = scale * q - min for the integers found. False when the integers
  * determine no positive scale. */
-static bool affine_solve(
-    const float *x, const float *w, int n, float lo, float inverse, int q_max, float *scale, float *min)
+static bool affine_solve(struct sub s, float lo, float inverse, int q_max, float *scale, float *min)
 {
-    float sw = 0.0f, sx = 0.0f, sq = 0.0f, sqq = 0.0f, sxq = 0.0f;
-    for (int i = 0; i < n; i++) {
-        const float q = (float)fit_round((x[i] - lo) * inverse, 0.0f, (float)q_max);
-        sw += w[i];
-        sx += w[i] * x[i];
-        sq += w[i] * q;
-        sqq += w[i] * q * q;
-        sxq += w[i] * x[i] * q;
+    const vec zero = vec_all(0.0f), top = vec_all((float)q_max);
+    vec vw = zero, vx = zero, vq = zero, vqq = zero, vxq = zero;
+    for (int i = 0; i < s.n; i += LANES) {
+        const vec x = vec_load(s.x + i), w = vec_load(s.w + i);
+        const vec q = vec_round((x - lo) * inverse, zero, top);
+        const vec wq = w * q;
+        vw += w;
+        vx += w * x;
+        vq += wq;
+        vqq += wq * q;
+        vxq += wq * x;
     }
+    const float sw = vec_sum(vw), sx = vec_sum(vx), sq = vec_sum(vq), sqq = vec_sum(vqq), sxq = vec_sum(vxq);
     const float det = sw * sqq - sq * sq;
     if (!(det > 0.0f))
         return false;
@@ -66,40 +112,52 @@ static bool affine_solve(
     return *scale > 0.0f && *scale <= F16_MAX && *min <= F16_MAX;
 }
 
-/* The error of a sub-block read with these scales, and its integers. */
-static float affine_round(const float *x, const float *w, int n, float scale, float min, int q_max, uint8_t *q)
+static inline float inverse_or_zero(float scale)
 {
-    const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-    float err = 0.0f;
-    for (int i = 0; i < n; i++) {
-        const int qi = fit_round((x[i] + min) * inverse, 0.0f, (float)q_max);
-        const float r = scale * (float)qi - min - x[i];
-        err += w[i] * r * r;
-        q[i] = (uint8_t)qi;
-    }
-    return err;
+    return scale != 0.0f ? 1.0f / scale : 0.0f;
 }
 
-static void affine_fit_sub(const struct affine_shape *s, const float *x, const float *w, float *scale, float *min)
+/* The error of a sub-block read with these scales, its elements rounded to the nearest integers. */
+static float affine_error(struct sub s, float scale, float min, int q_max)
 {
-    float lo = 0.0f, hi = x[0];
-    for (int i = 0; i < s->sub_elems; i++) {
-        lo = x[i] < lo ? x[i] : lo;
-        hi = x[i] > hi ? x[i] : hi;
+    const vec zero = vec_all(0.0f), top = vec_all((float)q_max);
+    const float inverse = inverse_or_zero(scale);
+    vec sum = zero;
+    for (int i = 0; i < s.n; i += LANES) {
+        const vec x = vec_load(s.x + i);
+        const vec r = vec_round((x + min) * inverse, zero, top) * scale - min - x;
+        sum += vec_load(s.w + i) * r * r;
+    }
+    return vec_sum(sum);
+}
+
+/* The integers that affine_error had in mind. */
+static void affine_store(struct sub s, float scale, float min, int q_max, uint8_t *q)
+{
+    const float inverse = inverse_or_zero(scale);
+    for (int i = 0; i < s.n; i++)
+        q[i] = (uint8_t)fit_round((s.x[i] + min) * inverse, 0.0f, (float)q_max);
+}
+
+static void affine_fit_sub(struct sub s, int q_max, float *scale, float *min)
+{
+    float lo = 0.0f, hi = s.x[0];
+    for (int i = 0; i < s.n; i++) {
+        lo = s.x[i] < lo ? s.x[i] : lo;
+        hi = s.x[i] > hi ? s.x[i] : hi;
     }
     *min = -lo;
     *scale = 0.0f;
     if (hi - lo < FIT_TINY)
         return;
-    uint8_t q[SUB_MAX];
-    *scale = (hi - lo) / (float)s->q_max;
-    float best = affine_round(x, w, s->sub_elems, *scale, *min, s->q_max, q);
+    *scale = (hi - lo) / (float)q_max;
+    float best = affine_error(s, *scale, *min, q_max);
     for (int step = -GRID_STEPS; step <= GRID_STEPS; step++) {
-        const float inverse = ((float)s->q_max + 0.1f * (float)step) / (hi - lo);
+        const float inverse = ((float)q_max + 0.1f * (float)step) / (hi - lo);
         float sc, mn;
-        if (!affine_solve(x, w, s->sub_elems, lo, inverse, s->q_max, &sc, &mn))
+        if (!affine_solve(s, lo, inverse, q_max, &sc, &mn))
             continue;
-        const float err = affine_round(x, w, s->sub_elems, sc, mn, s->q_max, q);
+        const float err = affine_error(s, sc, mn, q_max);
         if (err < best) {
             best = err;
             *scale = sc;
@@ -116,28 +174,28 @@ static int scale_index(float scale, float common, int lo, int hi)
 
 /* Choose among the neighbours of sc and mn in every sub-block and round the elements. Returns the error of the block.
  */
-static float affine_round_block(const struct affine_shape *s, const float *x, const float *w, struct affine_block *b)
+static float affine_round_block(
+    const struct affine_shape *shape, const float *x, const float *w, struct affine_block *b)
 {
     const float d = f16_to_f32(b->d), dmin = f16_to_f32(b->dmin);
+    const int n = shape->sub_elems;
     float total = 0.0f;
-    for (int j = 0; j * s->sub_elems < QK_K; j++) {
-        const float *xs = x + j * s->sub_elems, *ws = w + j * s->sub_elems;
-        uint8_t *qs = b->q + j * s->sub_elems;
+    for (int j = 0; j * n < QK_K; j++) {
+        const struct sub s = {x + j * n, w + j * n, n};
         const int sc0 = b->sc[j], mn0 = b->mn[j];
-        float best = affine_round(xs, ws, s->sub_elems, d * (float)sc0, dmin * (float)mn0, s->q_max, qs);
+        float best = affine_error(s, d * (float)sc0, dmin * (float)mn0, shape->q_max);
         for (int step = 0; step < 9; step++) {
             const int sc = sc0 + step / 3 - 1, mn = mn0 + step % 3 - 1;
-            if (sc < 0 || sc > s->sc_max || mn < 0 || mn > s->sc_max || step == 4)
+            if (sc < 0 || sc > shape->sc_max || mn < 0 || mn > shape->sc_max || step == 4)
                 continue;
-            uint8_t q[SUB_MAX];
-            const float err = affine_round(xs, ws, s->sub_elems, d * (float)sc, dmin * (float)mn, s->q_max, q);
+            const float err = affine_error(s, d * (float)sc, dmin * (float)mn, shape->q_max);
             if (err < best) {
                 best = err;
                 b->sc[j] = (uint8_t)sc;
                 b->mn[j] = (uint8_t)mn;
-                memcpy(qs, q, (size_t)s->sub_elems);
             }
         }
+        affine_store(s, d * (float)b->sc[j], dmin * (float)b->mn[j], shape->q_max, b->q + j * n);
         total += best;
     }
     return total;
@@ -175,11 +233,11 @@ static bool affine_refit(const struct affine_shape *s, const float *x, const flo
 
 void fit_affine_block(const struct affine_shape *s, const float *x, struct affine_block *out)
 {
-    const int n_sub = QK_K / s->sub_elems;
+    const int n = s->sub_elems, n_sub = QK_K / n;
     float w[QK_K], scale[SUBS_MAX], min[SUBS_MAX], scale_max = 0.0f, min_max = 0.0f;
     for (int j = 0; j < n_sub; j++) {
-        weigh(x + j * s->sub_elems, s->sub_elems, w + j * s->sub_elems);
-        affine_fit_sub(s, x + j * s->sub_elems, w + j * s->sub_elems, &scale[j], &min[j]);
+        weigh(x + j * n, n, w + j * n);
+        affine_fit_sub((struct sub){x + j * n, w + j * n, n}, s->q_max, &scale[j], &min[j]);
         scale_max = scale[j] > scale_max ? scale[j] : scale_max;
         min_max = min[j] > min_max ? min[j] : min_max;
     }
@@ -203,55 +261,83 @@ void fit_affine_block(const struct affine_shape *s, const float *x, struct affin
 
 /* Signed. */
 
-/* Round every element to the allowed v nearest to x * inverse. */
-static void signed_round(const struct signed_shape *s, const float *x, int n, float inverse, int8_t *v)
+/* A shape made ready for the passes: its list of values, when it has gaps, as a ladder in which v climbs a step for
+ * every midpoint passed. Values and midpoints are exact in f32. */
+struct signed_grid {
+    vec lo, hi;
+    int n_steps; /* 0 = every integer from lo to hi */
+    float middle[15], step[15];
+};
+
+static void signed_grid_init(struct signed_grid *g, const struct signed_shape *shape)
 {
-    if (s->values == NULL) {
-        for (int i = 0; i < n; i++)
-            v[i] = (int8_t)fit_round(x[i] * inverse, (float)s->v_min, (float)s->v_max);
+    *g = (struct signed_grid){.lo = vec_all((float)shape->v_min), .hi = vec_all((float)shape->v_max)};
+    if (shape->values == NULL)
         return;
-    }
-    for (int i = 0; i < n; i++) {
-        const float t = 2.0f * x[i] * inverse; /* compared with twice the midpoints, which are integers */
-        int index = 0;
-        for (int j = 0; j < 15; j++)
-            index += t > (float)(s->values[j] + s->values[j + 1]);
-        v[i] = s->values[index];
+    g->n_steps = 15;
+    for (int j = 0; j < 15; j++) {
+        const int below = shape->values[j], above = shape->values[j + 1];
+        g->middle[j] = 0.5f * (float)(below + above);
+        g->step[j] = (float)(above - below);
     }
 }
 
-static float signed_error(const float *x, const float *w, int n, float scale, const int8_t *v)
+/* The allowed v nearest to each lane of t. */
+static inline vec signed_nearest(const struct signed_grid *g, vec t)
 {
-    float err = 0.0f;
-    for (int i = 0; i < n; i++) {
-        const float r = scale * (float)v[i] - x[i];
-        err += w[i] * r * r;
+    if (g->n_steps == 0)
+        return vec_round(t, g->lo, g->hi);
+    vec v = g->lo;
+    for (int j = 0; j < 15; j++)
+        v += (vec)((t > vec_all(g->middle[j])) & (vec_mask)vec_all(g->step[j]));
+    return v;
+}
+
+static float signed_error(const struct signed_grid *g, struct sub s, float scale)
+{
+    const float inverse = inverse_or_zero(scale);
+    vec sum = vec_all(0.0f);
+    for (int i = 0; i < s.n; i += LANES) {
+        const vec x = vec_load(s.x + i);
+        const vec r = signed_nearest(g, x * inverse) * scale - x;
+        sum += vec_load(s.w + i) * r * r;
     }
-    return err;
+    return vec_sum(sum);
+}
+
+static void signed_store(const struct signed_grid *g, struct sub s, float scale, int8_t *v)
+{
+    const float inverse = inverse_or_zero(scale);
+    for (int i = 0; i < s.n; i += LANES) {
+        const vec t = signed_nearest(g, vec_load(s.x + i) * inverse);
+        for (int k = 0; k < LANES; k++)
+            v[i + k] = (int8_t)t[k];
+    }
 }
 
 /* The best scale of x = scale * v by least squares, over grids that put the element of largest size near either end.
  * The gain of a solved scale over zero is (sum wxv)^2 / (sum wvv), so errors need not be summed. */
-static float signed_fit_sub(const struct signed_shape *s, const float *x, const float *w)
+static float signed_fit_sub(const struct signed_grid *g, struct sub s)
 {
-    float max = x[0];
-    for (int i = 1; i < s->sub_elems; i++)
-        max = fabsf(x[i]) > fabsf(max) ? x[i] : max;
+    float max = s.x[0];
+    for (int i = 1; i < s.n; i++)
+        max = fabsf(s.x[i]) > fabsf(max) ? s.x[i] : max;
     if (fabsf(max) < FIT_TINY)
         return 0.0f;
-    const float unit = (float)-s->v_min / 32.0f; /* steps of a 32nd of the range, 0.1 at least */
-    const float step = s->values != NULL ? unit / 4.0f : 0.1f;
-    int8_t v[SUB_MAX];
+    const float step = g->n_steps > 0 ? 1.0f : 0.1f; /* lists span a range ten times as wide */
     float best = 0.0f, scale = 0.0f;
     for (int k = 0; k < 2 * (2 * GRID_STEPS + 1); k++) {
-        const float end = (float)(k % 2 ? s->v_max : s->v_min);
+        const float end = k % 2 ? g->hi[0] : g->lo[0];
         const float inverse = (end + step * (float)(k / 2 - GRID_STEPS)) / max;
-        float sxv = 0.0f, svv = 0.0f;
-        signed_round(s, x, s->sub_elems, inverse, v);
-        for (int i = 0; i < s->sub_elems; i++) {
-            sxv += w[i] * x[i] * (float)v[i];
-            svv += w[i] * (float)(v[i] * v[i]);
+        vec vxv = vec_all(0.0f), vvv = vec_all(0.0f);
+        for (int i = 0; i < s.n; i += LANES) {
+            const vec x = vec_load(s.x + i);
+            const vec v = signed_nearest(g, x * inverse);
+            const vec wv = vec_load(s.w + i) * v;
+            vxv += wv * x;
+            vvv += wv * v;
         }
+        const float sxv = vec_sum(vxv), svv = vec_sum(vvv);
         if (svv > 0.0f && sxv * sxv > best * svv && fabsf(sxv / svv) <= F16_MAX) {
             best = sxv * sxv / svv;
             scale = sxv / svv;
@@ -261,29 +347,26 @@ static float signed_fit_sub(const struct signed_shape *s, const float *x, const 
 }
 
 /* As affine_round_block. A block of one sub-block has no sc to choose. */
-static float signed_round_block(const struct signed_shape *s, const float *x, const float *w, struct signed_block *b)
+static float signed_round_block(const struct signed_shape *shape, const struct signed_grid *g, const float *x,
+    const float *w, struct signed_block *b)
 {
     const float d = f16_to_f32(b->d);
-    const int reach = s->n_elems > s->sub_elems ? 1 : 0;
+    const int n = shape->sub_elems, reach = shape->n_elems > n ? 1 : 0;
     float total = 0.0f;
-    for (int j = 0; j * s->sub_elems < s->n_elems; j++) {
-        const float *xs = x + j * s->sub_elems, *ws = w + j * s->sub_elems;
-        int8_t *vs = b->v + j * s->sub_elems;
+    for (int j = 0; j * n < shape->n_elems; j++) {
+        const struct sub s = {x + j * n, w + j * n, n};
         const int sc0 = b->sc[j];
-        float best = INFINITY;
-        for (int sc = sc0 - reach; sc <= sc0 + reach; sc++) {
-            if (reach > 0 && (sc < -s->sc_max || sc >= s->sc_max))
+        float best = signed_error(g, s, d * (float)sc0);
+        for (int sc = sc0 - reach; sc <= sc0 + reach; sc += 2) {
+            if (reach == 0 || sc < -shape->sc_max || sc >= shape->sc_max)
                 continue;
-            const float scale = d * (float)sc;
-            int8_t v[SUB_MAX];
-            signed_round(s, xs, s->sub_elems, scale != 0.0f ? 1.0f / scale : 0.0f, v);
-            const float err = signed_error(xs, ws, s->sub_elems, scale, v);
+            const float err = signed_error(g, s, d * (float)sc);
             if (err < best) {
                 best = err;
                 b->sc[j] = (int8_t)sc;
-                memcpy(vs, v, (size_t)s->sub_elems);
             }
         }
+        signed_store(g, s, d * (float)b->sc[j], b->v + j * n);
         total += best;
     }
     return total;
@@ -305,11 +388,13 @@ static bool signed_refit(const struct signed_shape *s, const float *x, const flo
 
 void fit_signed_block(const struct signed_shape *s, const float *x, struct signed_block *out)
 {
-    const int n_sub = s->n_elems / s->sub_elems;
+    const int n = s->sub_elems, n_sub = s->n_elems / n;
     float w[QK_K], scale[SUBS_MAX], top = 0.0f;
+    struct signed_grid g;
+    signed_grid_init(&g, s);
     for (int j = 0; j < n_sub; j++) {
-        weigh(x + j * s->sub_elems, s->sub_elems, w + j * s->sub_elems);
-        scale[j] = signed_fit_sub(s, x + j * s->sub_elems, w + j * s->sub_elems);
+        weigh(x + j * n, n, w + j * n);
+        scale[j] = signed_fit_sub(&g, (struct sub){x + j * n, w + j * n, n});
         top = fabsf(scale[j]) > fabsf(top) ? scale[j] : top;
     }
     memset(out, 0, sizeof *out);
@@ -321,10 +406,10 @@ void fit_signed_block(const struct signed_shape *s, const float *x, struct signe
         for (int j = 0; j < n_sub; j++)
             out->sc[j] = (int8_t)scale_index(scale[j], f16_to_f32(out->d), -s->sc_max, s->sc_max - 1);
     }
-    float best = signed_round_block(s, x, w, out);
+    float best = signed_round_block(s, &g, x, w, out);
     struct signed_block next = *out;
     for (int i = 0; i < REFITS && signed_refit(s, x, w, &next); i++) {
-        const float err = signed_round_block(s, x, w, &next);
+        const float err = signed_round_block(s, &g, x, w, &next);
         if (!(err < best))
             break;
         best = err;

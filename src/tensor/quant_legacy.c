@@ -158,6 +158,16 @@ void q4_1_dequant(const void *src, float *restrict dst, size_t n)
     }
 }
 
+/* Bit i of a word as a mask from a table: SSE2 cannot shift each lane by its own count. */
+#define BITS_4(i) 1u << (i), 2u << (i), 4u << (i), 8u << (i)
+static const uint32_t bit_of[QK] = {
+    BITS_4(0), BITS_4(4), BITS_4(8), BITS_4(12), BITS_4(16), BITS_4(20), BITS_4(24), BITS_4(28)};
+
+static inline uint32_t fifth_bit(uint32_t qh, int i)
+{
+    return (qh & bit_of[i]) == bit_of[i] ? 16u : 0u;
+}
+
 void q5_0_dequant(const void *src, float *restrict dst, size_t n)
 {
     const struct block_q5_0 *b = src;
@@ -165,8 +175,8 @@ void q5_0_dequant(const void *src, float *restrict dst, size_t n)
         const float d = f16_to_f32(b->d);
         const uint32_t qh = b->qh;
         for (int j = 0; j < QK / 2; j++) {
-            dst[j] = d * (float)(int)(((b->qs[j] & 0x0fu) | (qh >> j & 1u) << 4) - 16u);
-            dst[j + QK / 2] = d * (float)(int)((b->qs[j] >> 4 | (qh >> (j + QK / 2) & 1u) << 4) - 16u);
+            dst[j] = d * (float)(int)(((b->qs[j] & 0x0fu) | fifth_bit(qh, j)) - 16u);
+            dst[j + QK / 2] = d * (float)(int)((b->qs[j] >> 4 | fifth_bit(qh, j + QK / 2)) - 16u);
         }
     }
 }
@@ -178,8 +188,8 @@ void q5_1_dequant(const void *src, float *restrict dst, size_t n)
         const float d = f16_to_f32(b->d), m = f16_to_f32(b->m);
         const uint32_t qh = b->qh;
         for (int j = 0; j < QK / 2; j++) {
-            dst[j] = d * (float)(int)((b->qs[j] & 0x0fu) | (qh >> j & 1u) << 4) + m;
-            dst[j + QK / 2] = d * (float)(int)(b->qs[j] >> 4 | (qh >> (j + QK / 2) & 1u) << 4) + m;
+            dst[j] = d * (float)(int)((b->qs[j] & 0x0fu) | fifth_bit(qh, j)) + m;
+            dst[j + QK / 2] = d * (float)(int)(b->qs[j] >> 4 | fifth_bit(qh, j + QK / 2)) + m;
         }
     }
 }

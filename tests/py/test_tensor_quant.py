@@ -249,23 +249,108 @@ def test_quant_bytes_equal_gguf(lib, name):
         assert (got == want).all(), f"case {i}: {int((got != want).sum())} of {want.size} bytes differ"
 
 
-# Writing where scales are searched. The figure is the relative error (rms of the error over rms of the values) on
-# weights_like rows; ours was measured, the bound stands a little above it.
+# Writing where scales are searched. The figure is the relative error (rms of the error over rms of the values, per row of
+# 256, averaged) on weights_like rows. Each bound lies between what is measured here and what llama.cpp's own
+# quantisers reach without an importance matrix (0.315, 0.170, 0.0794, 0.0401, 0.0213, 0.0891, 0.0904).
 
 ERROR_BOUND = {
-    "Q2_K": 1, "Q3_K": 1, "Q4_K": 1, "Q5_K": 1, "Q6_K": 1, "IQ4_NL": 1, "IQ4_XS": 1,
+    "Q2_K": 0.2850, "Q3_K": 0.1670, "Q4_K": 0.0787, "Q5_K": 0.0392, "Q6_K": 0.0207, "IQ4_NL": 0.0875, "IQ4_XS": 0.0888,
 }
 
 
-def relative_error(lib, name, x):
-    back = theirs_dequant(name, ours_quant(lib, name, x)).reshape(x.shape)
-    per_row = np.sqrt(((back - x) ** 2).mean(axis=1) / (x**2).mean(axis=1))
-    return float(per_row.mean())
+def relative_error(x, back):
+    back = back.reshape(x.shape)
+    return float(np.sqrt(((back - x) ** 2).mean(axis=1) / (x**2).mean(axis=1)).mean())
+
+
+def quantised_bytes(name):
+    """Where the packed integers of the elements lie in a block, without scales."""
+    return {"Q2_K": (16, 80), "Q3_K": (32, 96), "Q4_K": (16, 144), "Q5_K": (48, 176), "Q6_K": (0, 128),
+            "IQ4_NL": (2, 18), "IQ4_XS": (8, 136)}[name]
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return weights_like(np.random.default_rng(10), 256 * 400)
 
 
 @pytest.mark.parametrize("name", ERROR_BOUND)
-def test_searched_quant_stays_within_its_error_bound(lib, name):
-    x = weights_like(np.random.default_rng(10), 256 * 400)
-    err = relative_error(lib, name, x)
-    print(f"{name}: relative error {err:.5f}")
+def test_searched_quant_stays_within_its_error_bound(lib, sample, name):
+    err = relative_error(sample, theirs_dequant(name, ours_quant(lib, name, sample)))
+    print(f"{name}: relative error {err:.5f}, bound {ERROR_BOUND[name]}")
     assert err < ERROR_BOUND[name]
+
+
+@pytest.mark.parametrize("name", ERROR_BOUND)
+def test_error_bound_is_missed_with_swapped_nibbles(lib, sample, name):
+    raw = ours_quant(lib, name, sample).reshape(-1, sizes(name)[1]).copy()
+    first, last = quantised_bytes(name)
+    raw[:, first:last] = swap_nibbles(raw[:, first:last])
+    assert relative_error(sample, theirs_dequant(name, raw)) > 2 * ERROR_BOUND[name]
+
+
+@pytest.mark.parametrize("name", ERROR_BOUND)
+def test_error_bound_is_missed_with_scales_wrong_by_the_bound(lib, sample, name):
+    raw = ours_quant(lib, name, sample).reshape(-1, sizes(name)[1]).copy()
+    at = F16_AT[name][0]
+    d = raw[:, at : at + 2].copy().view(np.float16).astype(np.float32)
+    raw[:, at : at + 2] = (d * (1 + ERROR_BOUND[name])).astype(np.float16).view(np.uint8)
+    assert relative_error(sample, theirs_dequant(name, raw)) > 1.2 * ERROR_BOUND[name]
+
+
+@pytest.mark.parametrize("name", ERROR_BOUND)
+def test_searched_quant_of_special_rows(lib, name):
+    rng = np.random.default_rng(14)
+    bound = ERROR_BOUND[name]
+    zeros = np.zeros(512, np.float32)
+    assert (theirs_dequant(name, ours_quant(lib, name, zeros)) == 0).all()
+    tiny = (rng.standard_normal(512) * 1e-30).astype(np.float32)
+    assert (theirs_dequant(name, ours_quant(lib, name, tiny)) == 0).all()
+    for value in (0.25, -0.25, 65504.0, -65504.0):
+        x = np.full((2, 256), value, np.float32)
+        assert relative_error(x, theirs_dequant(name, ours_quant(lib, name, x))) < 0.02
+    for x in (
+        rng.uniform(0.5, 1.5, (20, 256)),  # one sign only
+        rng.uniform(-1.5, -0.5, (20, 256)),
+        rng.uniform(-65504, 65504, (20, 256)),
+        rng.choice([-1.0, 1.0], (20, 256)),
+    ):
+        x = x.astype(np.float32)
+        assert relative_error(x, theirs_dequant(name, ours_quant(lib, name, x))) < 1.5 * bound
+    lone = np.zeros((1, 256), np.float32)
+    lone[0, 77] = 3.0
+    # the IQ4 list has no zero: 31 elements of size 1/127 stand beside the outlier
+    limit = 0.045 if name.startswith("IQ4") else 0.02
+    assert relative_error(lone, theirs_dequant(name, ours_quant(lib, name, lone))) < limit
+
+
+# What no block can hold.
+
+
+@pytest.mark.parametrize("name", BLOCKS + ["Q8_K"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_quant_refuses_values_that_are_not_finite(lib, name, bad):
+    x = np.ones(512, np.float32)
+    x[300] = bad
+    code, text, out = ours_quant_code(lib, name, x, sizes(name))
+    assert code == ERR_INVALID and "element 300" in text and name in text
+    assert (out == 0xA5).all(), "the destination was touched"
+
+
+@pytest.mark.parametrize("name", [n for n in BLOCKS if F16_AT[n]])
+def test_quant_refuses_values_beyond_an_f16_scale_and_takes_the_largest(lib, name):
+    x = np.ones(256, np.float32)
+    x[9] = np.nextafter(np.float32(65504), np.float32(np.inf))
+    code, text, _ = ours_quant_code(lib, name, x, sizes(name))
+    assert code == ERR_INVALID and "element 9" in text
+    x[9] = -65504
+    assert np.isfinite(theirs_dequant(name, ours_quant(lib, name, x))).all()
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_quant_of_random_finite_bits_reads_back_finite(lib, name):
+    """Any finite input within range gives a block without NaN or infinity."""
+    rng = np.random.default_rng(15)
+    x = rng.integers(0, 2**32, 256 * 400, dtype=np.uint32).view(np.float32)
+    x = np.where(np.isfinite(x) & (np.abs(x) <= 65504), x, np.float32(0)).reshape(-1, 256)
+    assert np.isfinite(theirs_dequant(name, ours_quant(lib, name, x))).all()
