@@ -9,6 +9,10 @@
  *   4. Per job each worker makes at most two failing claims (one may be late from the job before), so the lower half
  *      cannot run into the upper.
  *
+ * Two threads of the team on one core (the kernel packs them, or another process holds the other core) would spin
+ * against each other; each notes its core and yields in that case. Measured on 2 cores with tiles of 2 us, 4 tiles a
+ * job: 4.3 us with both cores; 7.9 us pinned to one core with the yield, up to 30 us without.
+ *
  * `epoch` counts jobs; it only says "look at the ticket". Sleeping follows the ring's rule: one side stores then looks
  * whether anybody sleeps, the other announces its sleep then looks again; the futex compares the value once more. */
 #include "base/team.h"
@@ -33,12 +37,14 @@
 #include <xmmintrin.h>
 #endif
 
-#define SPINS_PER_LOOK 32 /* pauses between looks at the clock: at most 1 us, so the bound holds */
+#define SPINS_PER_LOOK 32 /* pauses between looks at the clock: about 1 us, so the bound holds */
+#define CPU_NONE       (-1)
 
 struct team_worker {
-    struct team *team;
+    _Alignas(CACHE_LINE) struct team *team;
     pthread_t thread;
-    uint32_t index; /* 1 .. n_threads - 1 */
+    uint32_t index;  /* 1 .. n_threads - 1 */
+    _Atomic int cpu; /* where it runs; CPU_NONE while it sleeps */
 };
 
 struct team {
@@ -49,6 +55,7 @@ struct team {
     atomic_bool caller_sleeps;
     _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* jobs so far; the workers' futex */
     _Atomic uint32_t n_asleep;                   /* workers in the futex or about to be */
+    _Atomic int caller_cpu;                      /* where team_run was last called */
     atomic_bool stopping;
     _Alignas(CACHE_LINE) uint32_t n_threads; /* constant */
     bool may_spin;                           /* constant */
@@ -96,8 +103,21 @@ uint32_t team_cores(void)
     return n > 0 ? (uint32_t)n : 1;
 }
 
-/* Spin until *at differs from value (wanted false) or equals it (wanted true); false when the time is over. */
-static bool spin_until(const struct team *t, const _Atomic uint32_t *at, uint32_t value, bool wanted)
+/* Does the thread we would spin for share our core? That happens when another process took the core next to ours, and
+ * then spinning keeps it from running. A guess: threads move. */
+static bool is_crowded(const struct team *t, uint32_t worker)
+{
+    const int cpu = sched_getcpu();
+    if (worker > 0)
+        return cpu == atomic_load_explicit(&t->caller_cpu, memory_order_relaxed);
+    for (uint32_t i = 1; i < t->n_threads; i++)
+        if (cpu == atomic_load_explicit(&t->workers[i - 1].cpu, memory_order_relaxed))
+            return true;
+    return false;
+}
+
+/* Spin until *at differs from value (wanted false) or equals it (wanted true); false when it is time to sleep. */
+static bool spin_until(const struct team *t, uint32_t worker, const _Atomic uint32_t *at, uint32_t value, bool wanted)
 {
     if (!t->may_spin)
         return (atomic_load(at) == value) == wanted;
@@ -108,6 +128,8 @@ static bool spin_until(const struct team *t, const _Atomic uint32_t *at, uint32_
                 return true;
             pause_cpu();
         }
+        if (is_crowded(t, worker))
+            sched_yield(); /* not a sleep: only threads that are ready to run are moved to a core that falls free */
         const uint64_t now = clock_now(&t->clock);
         if (end == 0)
             end = now + TEAM_SPIN_NS_MAX;
@@ -138,6 +160,14 @@ static void report(struct team *t, uint32_t n)
         futex_wake(&t->done, 1);
 }
 
+/* Write only what changed: the line stays shared in every cache. */
+static void note_cpu(_Atomic int *at)
+{
+    const int cpu = sched_getcpu();
+    if (atomic_load_explicit(at, memory_order_relaxed) != cpu)
+        atomic_store_explicit(at, cpu, memory_order_relaxed);
+}
+
 static void worker_sleep(struct team *t, uint32_t seen)
 {
     atomic_fetch_add(&t->n_asleep, 1);
@@ -156,8 +186,12 @@ static void *worker_main(void *arg)
     team_flush_denormals();
     uint32_t seen = 0;
     for (;;) {
-        if (!spin_until(t, &t->epoch, seen, false))
+        if (!spin_until(t, w->index, &t->epoch, seen, false)) {
+            atomic_store_explicit(&w->cpu, CPU_NONE, memory_order_relaxed);
             worker_sleep(t, seen);
+        }
+        if (t->may_spin)
+            note_cpu(&w->cpu);
         seen = atomic_load(&t->epoch);
         if (atomic_load(&t->stopping))
             return NULL;
@@ -188,9 +222,11 @@ void team_run(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
     t->ctx = ctx;
     atomic_store_explicit(&t->done, 0, memory_order_relaxed);
     atomic_store_explicit(&t->ticket, (uint64_t)n_tiles << 32, memory_order_release);
+    if (t->may_spin)
+        note_cpu(&t->caller_cpu);
     announce(t, MIN(n_tiles, t->n_threads) - 1);
     const uint32_t mine = work(t, 0);
-    if (atomic_fetch_add(&t->done, mine) + mine != n_tiles && !spin_until(t, &t->done, n_tiles, true)) {
+    if (atomic_fetch_add(&t->done, mine) + mine != n_tiles && !spin_until(t, 0, &t->done, n_tiles, true)) {
         atomic_store(&t->caller_sleeps, true);
         uint32_t done;
         while ((done = atomic_load(&t->done)) != n_tiles)
@@ -210,7 +246,7 @@ static enum err start_workers(struct team *t, struct error *e)
     const uint32_t wanted = t->n_threads;
     for (t->n_threads = 1; err == OK && t->n_threads < wanted;) {
         struct team_worker *w = &t->workers[t->n_threads - 1];
-        *w = (struct team_worker){.team = t, .index = t->n_threads};
+        *w = (struct team_worker){.team = t, .index = t->n_threads, .cpu = CPU_NONE};
         const int rc = fault_hit(FAULT_SYS) ? EAGAIN : pthread_create(&w->thread, NULL, worker_main, w);
         if (rc != 0)
             err = FAIL(e, ERR_IO, "cannot start worker thread %u of %u: %s", t->n_threads, wanted - 1, strerror(rc));
@@ -233,7 +269,7 @@ enum err team_new(struct team **out, uint32_t n_threads, struct error *e)
     clock_init(&t->clock);
     t->n_threads = n_threads;
     t->may_spin = n_threads <= team_cores();
-    t->workers = mem_array(n_threads, sizeof *t->workers);
+    t->workers = mem_aligned(CACHE_LINE, n_threads * sizeof *t->workers);
     enum err err = OK;
     if (t->workers == NULL) {
         t->n_threads = 1;
