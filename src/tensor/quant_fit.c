@@ -71,6 +71,13 @@ struct sub {
     int n; /* a multiple of LANES, at most SUB_MAX */
 };
 
+/* Sub-block number j of a block. */
+static struct sub sub_of(const float *x, const float *w, int j, int n)
+{
+    const size_t at = (size_t)j * (size_t)n;
+    return (struct sub){x + at, w + at, n};
+}
+
 static void weigh(const float *x, int n, float *w)
 {
     vec sum = vec_all(0.0f);
@@ -181,7 +188,7 @@ static float affine_round_block(
     const int n = shape->sub_elems;
     float total = 0.0f;
     for (int j = 0; j * n < QK_K; j++) {
-        const struct sub s = {x + j * n, w + j * n, n};
+        const struct sub s = sub_of(x, w, j, n);
         const int sc0 = b->sc[j], mn0 = b->mn[j];
         float best = affine_error(s, d * (float)sc0, dmin * (float)mn0, shape->q_max);
         for (int step = 0; step < 9; step++) {
@@ -195,7 +202,7 @@ static float affine_round_block(
                 b->mn[j] = (uint8_t)mn;
             }
         }
-        affine_store(s, d * (float)b->sc[j], dmin * (float)b->mn[j], shape->q_max, b->q + j * n);
+        affine_store(s, d * (float)b->sc[j], dmin * (float)b->mn[j], shape->q_max, b->q + (s.x - x));
         total += best;
     }
     return total;
@@ -234,10 +241,10 @@ static bool affine_refit(const struct affine_shape *s, const float *x, const flo
 void fit_affine_block(const struct affine_shape *s, const float *x, struct affine_block *out)
 {
     const int n = s->sub_elems, n_sub = QK_K / n;
-    float w[QK_K], scale[SUBS_MAX], min[SUBS_MAX], scale_max = 0.0f, min_max = 0.0f;
+    float w[QK_K] = {0}, scale[SUBS_MAX], min[SUBS_MAX], scale_max = 0.0f, min_max = 0.0f;
     for (int j = 0; j < n_sub; j++) {
-        weigh(x + j * n, n, w + j * n);
-        affine_fit_sub((struct sub){x + j * n, w + j * n, n}, s->q_max, &scale[j], &min[j]);
+        weigh(x + (size_t)j * (size_t)n, n, w + (size_t)j * (size_t)n);
+        affine_fit_sub(sub_of(x, w, j, n), s->q_max, &scale[j], &min[j]);
         scale_max = scale[j] > scale_max ? scale[j] : scale_max;
         min_max = min[j] > min_max ? min[j] : min_max;
     }
@@ -276,9 +283,9 @@ static void signed_grid_init(struct signed_grid *g, const struct signed_shape *s
         return;
     g->n_steps = 15;
     for (int j = 0; j < 15; j++) {
-        const int below = shape->values[j], above = shape->values[j + 1];
-        g->middle[j] = 0.5f * (float)(below + above);
-        g->step[j] = (float)(above - below);
+        const float below = (float)shape->values[j], above = (float)shape->values[j + 1];
+        g->middle[j] = 0.5f * (below + above);
+        g->step[j] = above - below;
     }
 }
 
@@ -327,8 +334,9 @@ static float signed_fit_sub(const struct signed_grid *g, struct sub s)
     const float step = g->n_steps > 0 ? 1.0f : 0.1f; /* lists span a range ten times as wide */
     float best = 0.0f, scale = 0.0f;
     for (int k = 0; k < 2 * (2 * GRID_STEPS + 1); k++) {
+        const int i_step = k / 2 - GRID_STEPS;
         const float end = k % 2 ? g->hi[0] : g->lo[0];
-        const float inverse = (end + step * (float)(k / 2 - GRID_STEPS)) / max;
+        const float inverse = (end + step * (float)i_step) / max;
         vec vxv = vec_all(0.0f), vvv = vec_all(0.0f);
         for (int i = 0; i < s.n; i += LANES) {
             const vec x = vec_load(s.x + i);
@@ -354,8 +362,8 @@ static float signed_round_block(const struct signed_shape *shape, const struct s
     const int n = shape->sub_elems, reach = shape->n_elems > n ? 1 : 0;
     float total = 0.0f;
     for (int j = 0; j * n < shape->n_elems; j++) {
-        const struct sub s = {x + j * n, w + j * n, n};
-        const int sc0 = b->sc[j];
+        const struct sub s = sub_of(x, w, j, n);
+        const int sc0 = (int)b->sc[j];
         float best = signed_error(g, s, d * (float)sc0);
         for (int sc = sc0 - reach; sc <= sc0 + reach; sc += 2) {
             if (reach == 0 || sc < -shape->sc_max || sc >= shape->sc_max)
@@ -366,7 +374,7 @@ static float signed_round_block(const struct signed_shape *shape, const struct s
                 b->sc[j] = (int8_t)sc;
             }
         }
-        signed_store(g, s, d * (float)b->sc[j], b->v + j * n);
+        signed_store(g, s, d * (float)b->sc[j], b->v + (s.x - x));
         total += best;
     }
     return total;
@@ -376,7 +384,8 @@ static bool signed_refit(const struct signed_shape *s, const float *x, const flo
 {
     double saa = 0, sax = 0;
     for (int k = 0; k < s->n_elems; k++) {
-        const double u = b->sc[k / s->sub_elems] * b->v[k], wk = w[k], xk = x[k];
+        const int j = k / s->sub_elems;
+        const double u = b->sc[j] * b->v[k], wk = w[k], xk = x[k];
         saa += wk * u * u;
         sax += wk * u * xk;
     }
@@ -389,12 +398,12 @@ static bool signed_refit(const struct signed_shape *s, const float *x, const flo
 void fit_signed_block(const struct signed_shape *s, const float *x, struct signed_block *out)
 {
     const int n = s->sub_elems, n_sub = s->n_elems / n;
-    float w[QK_K], scale[SUBS_MAX], top = 0.0f;
+    float w[QK_K] = {0}, scale[SUBS_MAX], top = 0.0f;
     struct signed_grid g;
     signed_grid_init(&g, s);
     for (int j = 0; j < n_sub; j++) {
-        weigh(x + j * n, n, w + j * n);
-        scale[j] = signed_fit_sub(&g, (struct sub){x + j * n, w + j * n, n});
+        weigh(x + (size_t)j * (size_t)n, n, w + (size_t)j * (size_t)n);
+        scale[j] = signed_fit_sub(&g, sub_of(x, w, j, n));
         top = fabsf(scale[j]) > fabsf(top) ? scale[j] : top;
     }
     memset(out, 0, sizeof *out);

@@ -38,7 +38,7 @@ void iq4_xs_dequant(const void *src, float *dst, size_t n)
     const struct block_iq4_xs *b = src;
     for (size_t i = 0; i < n; i += QK_K, b++) {
         const float d = f16_to_f32(b->d);
-        for (int j = 0; j < 8; j++, dst += QK) {
+        for (size_t j = 0; j < 8; j++, dst += QK) {
             const int low = b->scales_l[j / 2] >> (4 * (j % 2)) & 0x0f;
             const int high = b->scales_h >> (2 * j) & 3;
             dequant_indexed(b->qs + 16 * j, iq4_values, d * (float)((low | high << 4) - 32), dst);
@@ -87,7 +87,7 @@ void iq4_xs_quant(const float *src, void *dst, size_t n)
         fit_signed_block(&iq4_xs_shape, src + i, &a);
         memset(b, 0, sizeof *b);
         b->d = a.d;
-        for (int j = 0; j < 8; j++) {
+        for (size_t j = 0; j < 8; j++) {
             const int sc = a.sc[j] + 32;
             b->scales_l[j / 2] |= (uint8_t)((sc & 0x0f) << (4 * (j % 2)));
             b->scales_h = (uint16_t)(b->scales_h | sc >> 4 << (2 * j));

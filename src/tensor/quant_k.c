@@ -9,7 +9,7 @@
 /* Sub-block j of the 12 bytes that hold 8 six-bit scales and 8 six-bit mins: the first four of each lie in the low six
  * bits of bytes 0-3 and 4-7; the last four have their low nibbles in bytes 8-11 and their high pairs in the two bits
  * that the first eight bytes leave free. */
-static inline void scale_min_unpack(const uint8_t *s, int j, int *sc, int *mn)
+static inline void scale_min_unpack(const uint8_t *s, size_t j, int *sc, int *mn)
 {
     if (j < 4) {
         *sc = s[j] & 0x3f;
@@ -25,9 +25,9 @@ void q2_k_dequant(const void *src, float *restrict dst, size_t n)
     const struct block_q2_k *b = src;
     for (size_t i = 0; i < n; i += QK_K, b++) {
         const float d = f16_to_f32(b->d), dmin = f16_to_f32(b->dmin);
-        for (int j = 0; j < 16; j++, dst += 16) {
+        for (size_t j = 0; j < 16; j++, dst += 16) {
             const uint8_t *q = b->qs + 32 * (j / 8) + 16 * (j % 2);
-            const int shift = 2 * (j / 2 % 4);
+            const size_t shift = 2 * (j / 2 % 4);
             const float dl = d * (float)(b->scales[j] & 0x0f);
             const float ml = dmin * (float)(b->scales[j] >> 4);
             for (int k = 0; k < 16; k++)
@@ -41,10 +41,10 @@ void q3_k_dequant(const void *src, float *restrict dst, size_t n)
     const struct block_q3_k *b = src;
     for (size_t i = 0; i < n; i += QK_K, b++) {
         const float d = f16_to_f32(b->d);
-        for (int j = 0; j < 16; j++, dst += 16) {
+        for (size_t j = 0; j < 16; j++, dst += 16) {
             const uint8_t *q = b->qs + 32 * (j / 8) + 16 * (j % 2);
             const uint8_t *h = b->hmask + 16 * (j % 2);
-            const int shift = 2 * (j / 2 % 4), bit = j / 2;
+            const size_t shift = 2 * (j / 2 % 4), bit = j / 2;
             const int low = b->scales[j % 8] >> (4 * (j / 8)) & 0x0f;
             const int high = b->scales[8 + j % 4] >> (2 * (j / 4)) & 3;
             const float dl = d * (float)((low | high << 4) - 32);
@@ -59,9 +59,9 @@ void q4_k_dequant(const void *src, float *restrict dst, size_t n)
     const struct block_q4_k *b = src;
     for (size_t i = 0; i < n; i += QK_K, b++) {
         const float d = f16_to_f32(b->d), dmin = f16_to_f32(b->dmin);
-        for (int j = 0; j < 8; j++, dst += 32) {
+        for (size_t j = 0; j < 8; j++, dst += 32) {
             const uint8_t *q = b->qs + 32 * (j / 2);
-            const int shift = 4 * (j % 2);
+            const size_t shift = 4 * (j % 2);
             int sc, mn;
             scale_min_unpack(b->scales, j, &sc, &mn);
             const float dl = d * (float)sc, ml = dmin * (float)mn;
@@ -76,9 +76,9 @@ void q5_k_dequant(const void *src, float *restrict dst, size_t n)
     const struct block_q5_k *b = src;
     for (size_t i = 0; i < n; i += QK_K, b++) {
         const float d = f16_to_f32(b->d), dmin = f16_to_f32(b->dmin);
-        for (int j = 0; j < 8; j++, dst += 32) {
+        for (size_t j = 0; j < 8; j++, dst += 32) {
             const uint8_t *q = b->qs + 32 * (j / 2), *h = b->qh;
-            const int shift = 4 * (j % 2);
+            const size_t shift = 4 * (j % 2);
             int sc, mn;
             scale_min_unpack(b->scales, j, &sc, &mn);
             const float dl = d * (float)sc, ml = dmin * (float)mn;
@@ -93,10 +93,10 @@ void q6_k_dequant(const void *src, float *restrict dst, size_t n)
     const struct block_q6_k *b = src;
     for (size_t i = 0; i < n; i += QK_K, b++) {
         const float d = f16_to_f32(b->d);
-        for (int j = 0; j < 16; j++, dst += 16) {
+        for (size_t j = 0; j < 16; j++, dst += 16) {
             const uint8_t *l = b->ql + 64 * (j / 8) + 16 * (j % 4);
             const uint8_t *h = b->qh + 32 * (j / 8) + 16 * (j % 2);
-            const int l_shift = 4 * (j / 4 % 2), h_shift = 2 * (j / 2 % 4);
+            const size_t l_shift = 4 * (j / 4 % 2), h_shift = 2 * (j / 2 % 4);
             const float dl = d * (float)b->scales[j];
             for (int k = 0; k < 16; k++)
                 dst[k] = dl * (float)(((l[k] >> l_shift & 0x0f) | (h[k] >> h_shift & 3) << 4) - 32);

@@ -32,7 +32,7 @@ enum err tensor_shape_bytes(enum dtype dtype, uint32_t n_dims, const uint64_t *s
 enum err tensor_view_init(struct tensor_view *v, enum dtype dtype, uint32_t n_dims, const uint64_t *shape,
     const void *data, size_t bytes, struct error *e)
 {
-    size_t want;
+    size_t want = 0;
     TRY(tensor_shape_bytes(dtype, n_dims, shape, &want, e));
     if (bytes != want)
         return FAIL(

@@ -30,8 +30,9 @@ def narrow_cases(oracle, word):
     edge = np.concatenate([values, middles])
     with np.errstate(over="ignore"):
         edge = np.concatenate([edge, np.nextafter(edge, np.float32(np.inf)), np.nextafter(edge, np.float32(-np.inf))])
-    limits = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 464.0, 448.0, 480.0, 65504.0, 65519.996, 65520.0, 57344.0,
-                       61439.996, 61440.0, 1e-45, -1e-45, 3.4028235e38, -3.4028235e38, 1e5, -1e5], np.float32)
+    limits = np.array(
+        [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 448.0, 464.0, 480.0, 57344.0, 61439.996, 61440.0, 65504.0,
+         65519.996, 65520.0, 1e-45, -1e-45, 3.4028235e38, -3.4028235e38, 1e5, -1e5], np.float32)
     random = np.random.default_rng(11).integers(0, 2**32, 300_000, dtype=np.uint32).view(np.float32)
     return np.concatenate([edge, limits, random])
 
@@ -106,7 +107,8 @@ def test_f32_is_copied_bit_for_bit(lib):
 def test_i8_rounds_saturates_and_takes_nan_as_zero(lib):
     every = np.arange(-128, 128, dtype=np.int8)
     assert (ours_dequant(lib, "I8", every, 256) == every.astype(np.float32)).all()
-    x = np.array([0.5, 1.5, -0.5, -1.5, 2.5, 126.5, 127.5, 1e9, -1e9, np.inf, -np.inf, np.nan, -128.4, -0.0], np.float32)
+    x = np.array(
+        [0.5, 1.5, -0.5, -1.5, 2.5, 126.5, 127.5, 1e9, -1e9, np.inf, -np.inf, np.nan, -128.4, -0.0], np.float32)
     want = np.array([0, 2, 0, -2, 2, 126, 127, 127, -128, 127, -128, 0, -128, 0], np.int8)
     assert (ours_quant(lib, "I8", x, (1, 1)).view(np.int8) == want).all()
 

@@ -11,7 +11,6 @@ import os
 import pathlib
 
 import gguf
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -22,7 +21,10 @@ OK, ERR_INVALID, ERR_UNSUPPORTED = 0, 1, 3
 
 BLOCKS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 DEFINED_QUANTISERS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"]
-DESCRIBED_BLOCKS = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4", "Q1_0"]
+DESCRIBED_BLOCKS = [
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4", "Q1_0",
+]
+DESCRIBED_NUMBERS = ["F64", "I16", "I32", "I64"]
 
 # Byte offset of every f16 in a block, to make valid ones.
 F16_AT = {
@@ -46,12 +48,16 @@ def sizes(name):
     return (256, 292) if name == "Q8_K" else gguf.GGML_QUANT_SIZES[qtype(name)]
 
 
+def address(array):
+    return array.ctypes.data_as(ctypes.c_void_p)
+
+
 def ours_dequant(lib, name, raw, n):
     raw = np.ascontiguousarray(raw).view(np.uint8).ravel()
     out = np.full(n + 16, np.float32(12345.0))
     text = ctypes.create_string_buffer(512)
     code = lib.quern_testing_dequant_row(
-        name.encode(), raw.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(n), text)
+        name.encode(), address(raw), address(out), ctypes.c_size_t(n), text)
     assert code == OK, text.value
     assert (out[n:] == 12345.0).all(), "wrote past the end of the row"
     return out[:n]
@@ -63,7 +69,7 @@ def ours_quant_code(lib, name, x, block):
     out = np.full(n_bytes + 16, 0xA5, dtype=np.uint8)
     text = ctypes.create_string_buffer(512)
     code = lib.quern_testing_quant_row(
-        name.encode(), x.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(x.size), text)
+        name.encode(), address(x), address(out), ctypes.c_size_t(x.size), text)
     assert (out[n_bytes:] == 0xA5).all(), "wrote past the end of the row"
     return code, text.value.decode(), out[:n_bytes]
 
@@ -103,18 +109,18 @@ def weights_like(rng, n):
 # The table.
 
 
-@pytest.mark.parametrize("name", BLOCKS + DESCRIBED_BLOCKS + ["Q8_K", "F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"])
+@pytest.mark.parametrize(
+    "name", BLOCKS + DESCRIBED_BLOCKS + DESCRIBED_NUMBERS + ["Q8_K", "F32", "F16", "BF16", "I8"])
 def test_block_sizes_equal_those_of_gguf(lib, name):
     elems, n_bytes, flags, has = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.c_uint32(), ctypes.c_int()
     code = lib.quern_testing_dtype(
         name.lower().encode(), ctypes.byref(elems), ctypes.byref(n_bytes), ctypes.byref(flags), ctypes.byref(has))
     assert code == OK
     assert (elems.value, n_bytes.value) == tuple(gguf.GGML_QUANT_SIZES[qtype(name)])
-    described = DESCRIBED_BLOCKS + ["F64", "I16", "I32", "I64"]
-    assert bool(has.value) == (name not in described)
+    assert bool(has.value) == (name not in DESCRIBED_BLOCKS + DESCRIBED_NUMBERS)
 
 
-@pytest.mark.parametrize("name", DESCRIBED_BLOCKS + ["F64", "BOOL", "U8"])
+@pytest.mark.parametrize("name", DESCRIBED_BLOCKS + DESCRIBED_NUMBERS + ["BOOL", "U8"])
 def test_described_dtype_has_no_conversion_and_says_so(lib, name):
     code, text, _ = ours_quant_code(lib, name, np.zeros(256, np.float32), (256, 2048))
     assert code == ERR_UNSUPPORTED and name in text
@@ -249,9 +255,9 @@ def test_quant_bytes_equal_gguf(lib, name):
         assert (got == want).all(), f"case {i}: {int((got != want).sum())} of {want.size} bytes differ"
 
 
-# Writing where scales are searched. The figure is the relative error (rms of the error over rms of the values, per row of
-# 256, averaged) on weights_like rows. Each bound lies between what is measured here and what llama.cpp's own
-# quantisers reach without an importance matrix (0.315, 0.170, 0.0794, 0.0401, 0.0213, 0.0891, 0.0904).
+# Writing where scales are searched. The figure is the relative error on weights_like rows: rms of the error over rms of
+# the values, per row of 256, averaged. The bounds stand one to four parts in a hundred above what is measured, so
+# that a step of the search that stops working is noticed.
 
 ERROR_BOUND = {
     "Q2_K": 0.2850, "Q3_K": 0.1670, "Q4_K": 0.0787, "Q5_K": 0.0392, "Q6_K": 0.0207, "IQ4_NL": 0.0875, "IQ4_XS": 0.0888,
