@@ -7,22 +7,101 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* jansson often reports a failed allocation as a mistake in the document, so we note it ourselves. */
-static _Thread_local bool ran_out;
+/* jansson does not survive a failed allocation: its lexer drops the character that did not fit and goes on, which cuts
+ * strings without a word, writes behind them, or ends the process in one of its asserts. So while it parses, a failed
+ * allocation does not return to it: we jump back to json_parse and free what jansson holds. For that, every allocation
+ * and release of the parse is noted; the notes cost 16 bytes each and are gone when the parse ends. */
+struct note {
+    void *p;
+    uint32_t order;
+    bool is_release;
+};
+
+struct parse {
+    jmp_buf escape;
+    struct note *notes;
+    uint32_t n, cap;
+};
+
+static _Thread_local struct parse *parsing; /* NULL outside json_parse */
+
+static bool note(struct parse *ps, void *p, bool is_release)
+{
+    if (ps->n == ps->cap) {
+        const uint32_t cap = ps->cap < UINT32_MAX / 2 ? MAX(ps->cap * 2, (uint32_t)256) : 0;
+        struct note *notes = cap > 0 ? mem_resize(ps->notes, cap * sizeof *notes) : NULL;
+        if (notes == NULL)
+            return false;
+        ps->notes = notes;
+        ps->cap = cap;
+    }
+    ps->notes[ps->n] = (struct note){p, ps->n, is_release};
+    ps->n++;
+    return true;
+}
 
 static void *json_alloc(size_t bytes)
 {
     void *p = mem_alloc(bytes);
-    if (p == NULL)
-        ran_out = true;
+    if (parsing != NULL && (p == NULL || !note(parsing, p, false))) {
+        mem_free(p);
+        longjmp(parsing->escape, 1);
+    }
     return p;
+}
+
+static void json_release(void *p)
+{
+    if (parsing != NULL && p != NULL && !note(parsing, p, true))
+        longjmp(parsing->escape, 1); /* p counts as held and is freed with the rest */
+    mem_free(p);
+}
+
+static int by_address_then_order(const void *a, const void *b)
+{
+    const struct note *x = a, *y = b;
+    if (x->p != y->p)
+        return (uintptr_t)x->p < (uintptr_t)y->p ? -1 : 1;
+    return x->order < y->order ? -1 : 1;
+}
+
+/* An address is held when the last thing that happened to it was an allocation. */
+static void free_what_is_held(struct parse *ps)
+{
+    if (ps->n > 0)
+        qsort(ps->notes, ps->n, sizeof ps->notes[0], by_address_then_order);
+    for (uint32_t i = 0; i < ps->n; i++) {
+        const bool is_last = i + 1 == ps->n || ps->notes[i + 1].p != ps->notes[i].p;
+        if (is_last && !ps->notes[i].is_release)
+            mem_free(ps->notes[i].p);
+    }
+}
+
+/* False when memory ran out. */
+static bool load_guarded(struct str text, json_t **doc, json_error_t *je)
+{
+    struct parse ps = {.notes = NULL};
+    if (setjmp(ps.escape) != 0) {
+        struct parse *const failed = parsing;
+        parsing = NULL;
+        free_what_is_held(failed);
+        mem_free(failed->notes);
+        return false;
+    }
+    parsing = &ps;
+    *doc = json_loadb(text.p, text.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, je);
+    parsing = NULL;
+    mem_free(ps.notes);
+    return true;
 }
 
 static void use_counted_memory(void)
 {
-    json_set_alloc_funcs(json_alloc, mem_free);
+    json_set_alloc_funcs(json_alloc, json_release);
 }
 
 /* Depth of nesting, counted over the raw bytes: jansson recurses, so depth is refused before it starts. */
@@ -58,12 +137,9 @@ enum err json_parse(struct str text, json_t **out, struct error *e)
     if (is_too_deep(text))
         return FAIL(e, ERR_LIMIT, "JSON nested deeper than %d levels", JSON_DEPTH_MAX);
     json_error_t je = {0};
-    ran_out = false;
-    json_t *doc = json_loadb(text.p, text.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
-    if (ran_out) { /* also when a document came back: a string whose buffer could not grow is cut without a word */
-        json_decref(doc);
+    json_t *doc = NULL;
+    if (!load_guarded(text, &doc, &je))
         return FAIL(e, ERR_NOMEM, "no memory to parse JSON of %zu bytes", text.n);
-    }
     if (doc == NULL) {
         char shown[160];
         return FAIL(e, ERR_FORMAT, "invalid JSON at line %d column %d: %s", je.line, je.column,

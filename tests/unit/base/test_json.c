@@ -94,7 +94,9 @@ static void every_failing_call_is_an_answer(void **state)
     snprintf(path, sizeof path, "%s", in_temp("doc.json"));
     assert_ok(
         e, file_write_atomic(path,
-               STR("{\"s\":\"caf\xc3\xa9 \\u00e9\",\"i\":-3,\"r\":2.5e3,\"a\":[1,2,3,4,5,6,7,8,9,[],{}],\"n\":null,"
+               STR("{\"a key and a number longer than the lexer's first "
+                   "buffer\":-1.234567890123456789012345678901234567e-12,"
+                   "\"s\":\"caf\xc3\xa9 \\u00e9\",\"i\":-3,\"r\":2.5e3,\"a\":[1,2,3,4,5,6,7,8,9,[],{}],\"n\":null,"
                    "\"t\":true,\"o\":{\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5,\"f\":6,\"g\":7,\"h\":8,\"i\":9}}"),
                &e));
     case_parse_file(path, &e);
