@@ -87,9 +87,14 @@ enum err hf_listing_parse(struct str json, struct hf_listing *out, struct arena 
     if (err == OK)
         err = parse_doc(doc, out, a, e);
     json_decref(doc);
+    if (err == ERR_INVALID) { /* a field of the wrong type is the server's mistake, not the user's */
+        err = ERR_FORMAT;
+        if (e != NULL)
+            e->code = err;
+    }
     if (err != OK)
         error_prefix(e, "file listing");
-    return err == ERR_INVALID ? ERR_FORMAT : err; /* a field of the wrong type is the server's mistake */
+    return err;
 }
 
 static enum err on_listing(void *ctx, const struct http_answer *a, const void *bytes, size_t n, struct error *e)

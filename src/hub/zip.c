@@ -242,7 +242,8 @@ enum err zip_extract(const struct hub *h, const char *zip_path, const char *memb
     TRY(file_map_open(&m, zip_path, e));
     const enum err err = extract_mapped(h, &m, member, out_path, file, e);
     file_map_close(&m);
+    const char *slash = strrchr(zip_path, '/');
     if (err != OK)
-        error_prefix(e, "%s", zip_path);
+        error_prefix(e, "%s", slash != NULL ? slash + 1 : zip_path);
     return err;
 }
