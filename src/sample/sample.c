@@ -1,0 +1,315 @@
+/* The reference sampler; the definition is in sample.h and the steps below carry its numbers.
+ *
+ * Only as much is ordered as a cut needs: candidates live in one array of (logit, id), the best m of them are moved to
+ * the front by selection and sorted, and m grows fourfold until the cut falls inside. For top-p this is exact, and for
+ * the usual parameters it touches a few hundred entries of a vocabulary of 150,000. */
+#include "sample/sample.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "tensor/fmath.h"
+
+#include <math.h>
+
+struct candidate {
+    float key; /* what it is ordered by: the scaled logit, except inside typical-p */
+    uint32_t id;
+};
+
+struct sampler {
+    uint32_t vocab;
+    float *logits;           /* [vocab] after steps 1-4; scaled by step 5 */
+    struct candidate *cands; /* [vocab] */
+};
+
+enum err sampler_new(uint32_t vocab, struct sampler **out, struct error *e)
+{
+    *out = NULL;
+    struct sampler *s = mem_zalloc(sizeof *s);
+    if (s != NULL) {
+        s->vocab = vocab;
+        s->logits = mem_array(vocab, sizeof *s->logits);
+        s->cands = mem_array(vocab, sizeof *s->cands);
+    }
+    if (s == NULL || s->logits == NULL || s->cands == NULL) {
+        sampler_free(s);
+        return FAIL(e, ERR_NOMEM, "no memory to sample from %u tokens", vocab);
+    }
+    *out = s;
+    return OK;
+}
+
+void sampler_free(struct sampler *s)
+{
+    if (s == NULL)
+        return;
+    mem_free(s->logits);
+    mem_free(s->cands);
+    mem_free(s);
+}
+
+double sample_log_sum_exp(const float *logits, uint32_t n)
+{
+    float top = -INFINITY;
+    for (uint32_t i = 0; i < n; i++)
+        top = logits[i] > top ? logits[i] : top;
+    if (!isfinite(top))
+        return (double)top;
+    double sum = 0.0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += logits[i] == logits[i] ? (double)f_exp(logits[i] - top) : 0.0;
+    return (double)top + d_log(sum);
+}
+
+/* ---- order --------------------------------------------------------------------------------------------------------
+ */
+
+static bool comes_before(struct candidate a, struct candidate b)
+{
+    return a.key > b.key || (a.key == b.key && a.id < b.id);
+}
+
+static void swap(struct candidate *a, struct candidate *b)
+{
+    const struct candidate t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* Move the best m of c[0..n) to the front, in any order (quickselect with a median-of-three pivot). */
+static void select_best(struct candidate *c, size_t n, size_t m)
+{
+    size_t lo = 0, hi = n;
+    while (m > lo && m < hi && hi - lo > 1) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (comes_before(c[mid], c[lo]))
+            swap(&c[mid], &c[lo]);
+        if (comes_before(c[hi - 1], c[lo]))
+            swap(&c[hi - 1], &c[lo]);
+        if (comes_before(c[hi - 1], c[mid]))
+            swap(&c[hi - 1], &c[mid]);
+        const struct candidate pivot = c[mid];
+        size_t i = lo, j = hi - 1;
+        for (;;) {
+            while (comes_before(c[i], pivot))
+                i++;
+            while (comes_before(pivot, c[j]))
+                j--;
+            if (i >= j)
+                break;
+            swap(&c[i++], &c[j--]);
+        }
+        const size_t cut = i; /* c[lo..cut) come no later than the pivot, c[cut..hi) no earlier */
+        if (m <= cut && cut < hi)
+            hi = cut;
+        else if (cut > lo)
+            lo = cut;
+        else
+            lo++;
+    }
+}
+
+static void sift_down(struct candidate *c, size_t i, size_t n)
+{
+    for (size_t child = 2 * i + 1; child < n; i = child, child = 2 * i + 1) {
+        if (child + 1 < n && comes_before(c[child], c[child + 1]))
+            child++;
+        if (!comes_before(c[i], c[child]))
+            return;
+        swap(&c[i], &c[child]);
+    }
+}
+
+/* Heapsort: in place, no worst case, and no hidden allocation as in the C library's. */
+static void sort(struct candidate *c, size_t n)
+{
+    for (size_t i = n / 2; i-- > 0;)
+        sift_down(c, i, n);
+    for (size_t end = n; end > 1; end--) {
+        swap(&c[0], &c[end - 1]);
+        sift_down(c, 0, end - 1);
+    }
+}
+
+/* The best m, sorted, at the front. */
+static void sort_best(struct candidate *c, size_t n, size_t m)
+{
+    select_best(c, n, m);
+    sort(c, m);
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------------------
+ */
+
+static bool is_masked(const struct sample_row *row, uint32_t id)
+{
+    return row->mask != NULL && (row->mask[id / 64] >> (id % 64) & 1) == 0;
+}
+
+/* Steps 1 to 4 into s->logits; what is out is -infinity. */
+static void adjust(struct sampler *s, const struct sample_row *row)
+{
+    const struct sample_params *p = row->params;
+    float *l = s->logits;
+    for (uint32_t i = 0; i < s->vocab; i++)
+        l[i] = row->logits[i] != row->logits[i] || is_masked(row, i) ? -INFINITY : row->logits[i];
+    for (uint32_t i = 0; i < row->n_banned; i++)
+        if (row->banned[i] < s->vocab)
+            l[row->banned[i]] = -INFINITY;
+    for (uint32_t i = 0; i < p->n_bias; i++)
+        l[p->bias[i].id] += p->bias[i].bias;
+    const struct sample_history *h = row->history;
+    for (uint32_t i = 0; h != NULL && i < h->cap; i++) {
+        if (h->ids[i] == 0 || h->ids[i] > s->vocab)
+            continue;
+        float *x = &l[h->ids[i] - 1];
+        if (p->repetition_penalty != 1.0f)
+            *x = *x > 0.0f ? *x / p->repetition_penalty : *x * p->repetition_penalty;
+        if (h->counts[i] > 0)
+            *x -= p->frequency_penalty * (float)h->counts[i] + p->presence_penalty;
+    }
+}
+
+static enum err pick_greedy(const struct sampler *s, uint32_t *id, struct error *e)
+{
+    uint32_t best = UINT32_MAX;
+    for (uint32_t i = 0; i < s->vocab; i++)
+        if (s->logits[i] > -INFINITY && (best == UINT32_MAX || s->logits[i] > s->logits[best]))
+            best = i;
+    if (best == UINT32_MAX)
+        return FAIL(e, ERR_INVALID, "no token is allowed here");
+    *id = best;
+    return OK;
+}
+
+/* Step 5: the candidates, less the maximum and divided by the temperature. Returns their number. */
+static size_t gather(struct sampler *s, float temperature)
+{
+    float top = -INFINITY;
+    for (uint32_t i = 0; i < s->vocab; i++)
+        top = s->logits[i] > top ? s->logits[i] : top;
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        if (!(s->logits[i] > -INFINITY))
+            continue;
+        s->logits[i] = s->logits[i] == top ? 0.0f : (s->logits[i] - top) / temperature;
+        s->cands[n++] = (struct candidate){.key = s->logits[i], .id = i};
+    }
+    return n;
+}
+
+static double total_of(const struct candidate *c, size_t n)
+{
+    double sum = 0.0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)f_exp(c[i].key);
+    return sum;
+}
+
+/* Step 7. The best *sorted of the n are in order; the ordered part grows until the cut falls inside. */
+static size_t cut_top_p(struct candidate *c, size_t n, size_t *sorted, float p)
+{
+    const double need = (double)p * total_of(c, n);
+    double sum = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        if (i == *sorted) {
+            const size_t next = MIN(MAX(*sorted * 4, (size_t)256), n);
+            sort_best(c + *sorted, n - *sorted, next - *sorted);
+            *sorted = next;
+        }
+        sum += (double)f_exp(c[i].key);
+        if (sum >= need)
+            return i + 1;
+    }
+    return n;
+}
+
+/* Step 8; keys are less the maximum, so the largest probability is exp(0). Keeps the order of what stays. */
+static size_t cut_min_p(struct candidate *c, size_t n, float min_p)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (f_exp(c[i].key) >= min_p)
+            c[kept++] = c[i];
+    return kept;
+}
+
+/* Step 9: the expected surprise is the entropy; keep those nearest to it, nearest first. */
+static size_t cut_typical(struct sampler *s, size_t n, float p)
+{
+    struct candidate *c = s->cands;
+    const double total = total_of(c, n), log_total = d_log(total);
+    double entropy = 0.0;
+    for (size_t i = 0; i < n; i++)
+        entropy += (double)f_exp(c[i].key) / total * (log_total - (double)c[i].key);
+    for (size_t i = 0; i < n; i++)
+        c[i].key = (float)-fabs(log_total - (double)c[i].key - entropy);
+    sort(c, n);
+    double sum = 0.0;
+    size_t kept = 0;
+    while (kept < n && sum < (double)p) {
+        c[kept].key = s->logits[c[kept].id];
+        sum += (double)f_exp(c[kept++].key) / total;
+    }
+    return kept;
+}
+
+/* Steps 5 to 10. */
+static enum err pick_random(struct sampler *s, const struct sample_row *row, uint32_t *id, struct error *e)
+{
+    const struct sample_params *p = row->params;
+    struct candidate *c = s->cands;
+    size_t n = gather(s, p->temperature), sorted = 0;
+    if (n == 0)
+        return FAIL(e, ERR_INVALID, "no token is allowed here");
+    if (p->top_k > 0 && p->top_k < n) {
+        sort_best(c, n, p->top_k);
+        n = sorted = p->top_k;
+    }
+    if (p->top_p < 1.0f)
+        n = cut_top_p(c, n, &sorted, p->top_p);
+    if (p->min_p > 0.0f)
+        n = cut_min_p(c, n, p->min_p);
+    if (p->typical_p < 1.0f)
+        n = cut_typical(s, n, p->typical_p);
+    const double u = rng_f64(
+        (struct rng_key){.seed = p->seed, .index = row->output_index, .choice = p->choice, .purpose = RNG_SAMPLE});
+    const double aim = u * total_of(c, n);
+    double sum = 0.0;
+    size_t i = 0;
+    for (; i + 1 < n; i++) {
+        sum += (double)f_exp(c[i].key);
+        if (sum > aim)
+            break;
+    }
+    *id = c[i].id;
+    return OK;
+}
+
+/* The log-probabilities clients see: of the raw logits. */
+static void fill_logprobs(struct sampler *s, const struct sample_row *row, struct sample_result *out)
+{
+    const double lse = sample_log_sum_exp(row->logits, s->vocab);
+    out->logprob = (float)((double)row->logits[out->id] - lse);
+    size_t n = 0;
+    for (uint32_t i = 0; row->n_top > 0 && i < s->vocab; i++)
+        if (row->logits[i] == row->logits[i])
+            s->cands[n++] = (struct candidate){.key = row->logits[i], .id = i};
+    out->n_top = (uint32_t)MIN((size_t)row->n_top, n);
+    sort_best(s->cands, n, out->n_top);
+    for (uint32_t i = 0; i < out->n_top; i++)
+        out->top[i] = (struct token_logprob){.id = s->cands[i].id, .logprob = (float)((double)s->cands[i].key - lse)};
+}
+
+enum err sample_token(struct sampler *s, const struct sample_row *row, struct sample_result *out, struct error *e)
+{
+    adjust(s, row);
+    if (row->params->temperature == 0.0f)
+        TRY(pick_greedy(s, &out->id, e));
+    else
+        TRY(pick_random(s, row, &out->id, e));
+    out->n_top = 0;
+    if (row->want_logprob || row->n_top > 0)
+        fill_logprobs(s, row, out);
+    return OK;
+}
