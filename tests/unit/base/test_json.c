@@ -113,6 +113,29 @@ static void every_failing_call_is_an_answer(void **state)
     }
 }
 
+/* jansson alone writes behind a string whose closing quote found no room; which length that is depends on its buffer.
+ */
+static void a_string_of_any_length_fails_cleanly(void **state)
+{
+    (void)state;
+    for (int len = 1; len < 70; len++) {
+        char doc[96];
+        snprintf(doc, sizeof doc, "[\"%0*d\"]", len, 0);
+        for (uint64_t nth = 1;; nth++) {
+            struct error e = {0};
+            json_t *out;
+            fault_arm(FAULT_ALLOC, nth, false);
+            const enum err err = json_parse(str_of(doc), &out, &e);
+            const bool is_past_end = fault_calls(FAULT_ALLOC) < nth;
+            fault_arm(FAULT_ALLOC, 0, false);
+            assert_int_equal(err, is_past_end ? OK : ERR_NOMEM);
+            json_decref(out);
+            if (is_past_end)
+                break;
+        }
+    }
+}
+
 static void getters_check_type_and_range(void **state)
 {
     (void)state;
@@ -177,6 +200,7 @@ int main(void)
         cmocka_unit_test(nesting_has_an_exact_limit),
         cmocka_unit_test_setup_teardown(files_are_limited_and_named, make_temp_dir, remove_temp_dir),
         cmocka_unit_test_setup_teardown(every_failing_call_is_an_answer, make_temp_dir, remove_temp_dir),
+        cmocka_unit_test(a_string_of_any_length_fails_cleanly),
         cmocka_unit_test(getters_check_type_and_range),
         cmocka_unit_test(parsing_is_counted_memory),
     };
