@@ -54,8 +54,11 @@ static enum err unknown_verb(const char *name, struct error *e)
 static enum err resolve(
     struct options_parse *p, struct options *o, int argc, char *const *argv, const struct verb **verb, struct error *e)
 {
-    TRY(options_parse_args(p, argc, argv, e));
-    if (p->verb != NULL && (*verb = verb_find(str_of(p->verb))) == NULL)
+    const enum err err = options_parse_args(p, argc, argv, e);
+    if (p->verb != NULL)
+        *verb = verb_find(str_of(p->verb)); /* also after an error, for the hint where to look */
+    TRY(err);
+    if (p->verb != NULL && *verb == NULL)
         return unknown_verb(p->verb, e);
     if (*verb == NULL && !o->help && !o->version)
         return FAIL(e, ERR_INVALID, "no verb given");

@@ -127,6 +127,8 @@ static void judge(struct inspect *x)
         add_reason(x, "there is no tokenizer");
     else if (x->tok_kind == NULL)
         add_reason(x, "tokenizer '%s' is not supported", x->tokenizer);
+    if (model_tensor_count(x->source) == 0)
+        add_reason(x, "there are no tensors");
     for (size_t d = 0; d < DTYPE_COUNT; d++)
         if (x->dtypes[d].n_tensors > 0 && !(dtype_info((enum dtype)d)->flags & DTYPE_IS_WEIGHT))
             add_reason(x, "tensor type %s is not supported (%llu tensors)", dtype_name((enum dtype)d),

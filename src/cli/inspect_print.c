@@ -88,9 +88,10 @@ static void text_config(struct out *out, const struct inspect *x)
     label(out, "tokenizer");
     if (x->tokenizer[0] == '\0')
         out_text(out, "none\n");
+    else if (x->tok_kind == NULL || strcmp(x->tok_kind, x->tokenizer) == 0)
+        out_printf(out, "%s, %llu tokens\n", x->tokenizer, (unsigned long long)x->n_tokens);
     else
-        out_printf(out, "%s%s%s%s, %llu tokens\n", x->tok_kind != NULL ? x->tok_kind : "", x->tok_kind ? " (" : "",
-            x->tokenizer, x->tok_kind ? ")" : "", (unsigned long long)x->n_tokens);
+        out_printf(out, "%s (%s), %llu tokens\n", x->tok_kind, x->tokenizer, (unsigned long long)x->n_tokens);
     label(out, "chat template");
     if (x->template_bytes != 0)
         out_printf(out, "yes, %llu bytes\n", (unsigned long long)x->template_bytes);
@@ -126,7 +127,7 @@ static void text_memory(struct out *out, const struct inspect *x)
             (unsigned long long)x->n_seqs, (unsigned long long)x->max_len, dtype_name(x->kv_dtype));
     else
         out_printf(out, "weights %s; the cache's size is not known\n", weights);
-    label(out, "memory there");
+    label(out, "available");
     if (x->memory_bytes == 0)
         out_text(out, "not known\n");
     else
