@@ -31,7 +31,7 @@ struct verb {
 const struct verb *verbs_table(size_t *n);
 const struct verb *verb_find(struct str name); /* NULL when there is none */
 
-verb_fn verb_completion, verb_help, verb_inspect, verb_version;
+verb_fn verb_completion, verb_help, verb_inspect, verb_list, verb_pull, verb_rm, verb_version;
 
 /* Help, manual and completions, all made from the two tables. width in columns. */
 void help_global(struct out *out, size_t width);

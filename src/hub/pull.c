@@ -167,10 +167,10 @@ const char *hub_cache_dir(const struct hub *h)
 
 /* --- finding --- */
 
+/* Whatever is there wins, also a FIFO or a device: the reader of the path says what is wrong with it. */
 static bool path_exists(const char *model, char *path)
 {
-    if (model == NULL || model[0] == '\0' || strlen(model) >= PATH_BYTES_MAX ||
-        !(file_is_regular(model) || file_is_dir(model)))
+    if (model == NULL || model[0] == '\0' || strlen(model) >= PATH_BYTES_MAX || access(model, F_OK) != 0)
         return false;
     memcpy(path, model, strlen(model) + 1);
     return true;
