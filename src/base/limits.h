@@ -78,9 +78,9 @@
 #define HUB_NEAR_MAX           5          /* suggestions in one message */
 
 /* Command line. */
-#define OUT_BYTES_MAX         (16 * MIB) /* standard output waiting to be written; flushed long before, one value may be large */
-#define TOKENIZER_SCAN_BYTES_MAX (8 * MIB) /* of a tokenizer.json, to find its type: added tokens before it take up to 1 MB */
-#define CONFIG_FILE_BYTES_MAX (1 * MIB)  /* a config file names a few dozen options */
+#define OUT_BYTES_MAX            (16 * MIB) /* standard output not yet written; flushed at 32 KB, one value may be large */
+#define TOKENIZER_SCAN_BYTES_MAX (8 * MIB)  /* of a tokenizer.json, to find its type; 1 MB of added tokens stand before */
+#define CONFIG_FILE_BYTES_MAX    (1 * MIB)  /* a config file names a few dozen options */
 
 /* Stop strings of one request. */
 #define STOPS_MAX       64           /* OpenAI allows 4; agents list a few dozen. Also the most children a node can have */

@@ -121,8 +121,9 @@ def hf_tensors(layers=2, hidden=64, kv=32, ffn=128, vocab=96, dtype="BF16", size
            "lm_head.weight": (dtype, size, (vocab, hidden))}
     for i in range(layers):
         b = f"model.layers.{i}."
-        shapes = {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_proj": (hidden, hidden),
-                  "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden), "self_attn.o_proj": (hidden, hidden),
+        shapes = {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
+                  "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (kv, hidden),
+                  "self_attn.v_proj": (kv, hidden), "self_attn.o_proj": (hidden, hidden),
                   "mlp.gate_proj": (ffn, hidden), "mlp.up_proj": (ffn, hidden), "mlp.down_proj": (hidden, ffn)}
         out.update({b + k + ".weight": (dtype, size, s) for k, s in shapes.items()})
     return out
@@ -139,8 +140,8 @@ def write_hf_dir(path, tensors, shards=1, tokenizer=True, **config):
     if tokenizer:
         added = [{"id": i, "content": f"<{i}>", "type": "no", "special": True} for i in range(9)]
         (path / "tokenizer.json").write_text(json.dumps(
-            {"version": "1.0", "added_tokens": added, "normalizer": {"type": "NFC"}, "note": 'a "model": {"type": "no"}',
-             "model": {"dropout": None, "type": "BPE", "vocab": {"a": 0}, "merges": []}}))
+            {"version": "1.0", "added_tokens": added, "normalizer": {"type": "NFC"},
+             "note": 'a "model": {"type": "no"}', "model": {"dropout": None, "type": "BPE", "vocab": {"a": 0}, "merges": []}}))
         (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
     if shards == 1:
         write_safetensors(path / "model.safetensors", tensors)

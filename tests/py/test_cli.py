@@ -76,7 +76,8 @@ def test_usage_mistakes_exit_2_with_one_line():
     fails(quern("frobnicate"), 2, "unknown verb 'frobnicate'")
     fails(quern("inspect", "--tensros"), 2, "'--tensros' (did you mean '--tensors'?)")
     fails(quern("inspect", "--max-model-length", "3"), 2, "did you mean '--max-model-len'?")
-    fails(quern("inspect", "--max-num-seqs", "0"), 2, "--max-num-seqs: '0' is not between 1 and 65536", "inspect --help")
+    fails(quern("inspect", "--max-num-seqs", "0"), 2, "--max-num-seqs: '0' is not between 1 and 65536",
+          "quern inspect --help")
     fails(quern("inspect", "--kv-cache-dtype=int3"), 2, "'int3' is not one of auto,")
     fails(quern("inspect", "--memory=lots"), 2, "'lots' is not a size")
     fails(quern("version", "--tensors"), 2, "--tensors is not for 'version'; it is for: inspect")
