@@ -76,7 +76,6 @@ const char *model_arch_name(enum model_arch arch)
 void model_config_init(struct model_config *c)
 {
     *c = (struct model_config){.bos_id = -1, .pad_id = -1, .add_bos = -1};
-    c->norm_eps = 1e-6;
     c->rope.base = 10000;
     c->rope.factor = 1;
     c->rope.low_freq = 1;
@@ -190,6 +189,8 @@ enum err model_config_check(const struct model_config *c, const struct config_ke
     TRY(check_shapes(c, k, e));
     TRY(check_experts(c, k, e));
     TRY(check_rope(&c->rope, c->head_dim, k, e));
+    if (!(c->norm_eps > 0))
+        return FAIL(e, ERR_INVALID, "key '%s' is missing", k->name[KEY_EPS]);
     if (c->bos_id >= (int64_t)c->vocab)
         return FAIL(e, ERR_INVALID, "key '%s' is %lld; the vocabulary has %u tokens", k->name[KEY_BOS],
             (long long)c->bos_id, c->vocab);

@@ -35,6 +35,7 @@ static bool is_gemma(const struct model_config *c)
 
 static void set_family_defaults(struct model_config *c)
 {
+    c->norm_eps = 1e-6;
     switch (c->arch) {
     case ARCH_MIXTRAL:
         c->n_experts = 8;
