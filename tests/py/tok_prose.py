@@ -7,7 +7,7 @@ PROSE = {
     "english": [
         "The miller's daughter couldn't find the quern, so she'd ground barley between two flat stones instead.",
         "It's 7:45 on the 3rd of March; we've sold 1,250 sacks at £4.99 each (that's £6,237.50), haven't we?",
-        "\"Don't,\" he said -- then, after a pause: \"I'LL GO MYSELF, THEY'RE WAITING.\"",
+        '"Don\'t," he said -- then, after a pause: "I\'LL GO MYSELF, THEY\'RE WAITING."',
         "Write to mill@example.org or see https://example.org/a/b?q=flour&page=2#top for the 24-page list.",
         "Naïve café owners coöperate; the façade's jalapeño-coloured paint cost 100% more than expected...",
         "Half of a stone wheel lay in the river. Nobody knew whose it was, or why it had been thrown there.",
@@ -27,7 +27,7 @@ PROSE = {
         "Giá gạo tăng 12,5% trong tháng này, nhưng người dân vẫn tiếp tục mua để dự trữ.",
     ],
     "turkish": [
-        "İstanbul'un ışıkları ILIK bir gecede değirmenin üstüne düşüyordu; çocuklar ığıl ığıl akan suyu dinledi.",
+        "İstanbul'un ışıkları ILIK bir gecede değirmenin üstüne düşüyordu; çocuklar ığıl ığıl akan suyu dinledi."
     ],
     "russian": [
         "Старая мельница стоит у реки, и каждый вечер мельник пересчитывает мешки с мукой.",
@@ -61,32 +61,22 @@ PROSE = {
     ],
     "hebrew": [
         "הטוחן הזקן ישב ליד הנהר וסיפר לילדים על הימים שבהם הריחיים לא נחו לרגע.",
-        "בְּרֵאשִׁית הָיָה הַקֶּמַח, ואחר כך – הלחם: 3.50 ש\"ח לכיכר, לא?",
+        'בְּרֵאשִׁית הָיָה הַקֶּמַח, ואחר כך – הלחם: 3.50 ש"ח לכיכר, לא?',
     ],
     "hindi": [
         "गाँव की चक्की सुबह पाँच बजे से चलने लगती है और शाम तक आटा पीसती रहती है।",
         "क्या आपने १२३४५ रुपये में नई मशीन खरीदी? हाँ, लेकिन वह ज़्यादा आवाज़ करती है।",
         "श्रीमती क्षत्रिय ज्ञानी हैं; र्‍ य‌ क्‍ष",
     ],
-    "bengali": [
-        "নদীর ধারে পুরোনো জাঁতাকলটি এখনও আছে, কিন্তু কেউ আর গম ভাঙাতে আসে না। ১৯৭১ সালে শেষবার চলেছিল।",
-    ],
-    "tamil": [
-        "பாட்டி தினமும் காலையில் ஆட்டுக்கல்லில் மாவு அரைப்பாள்; அதன் சத்தம் வீடு முழுவதும் கேட்கும்.",
-    ],
+    "bengali": ["নদীর ধারে পুরোনো জাঁতাকলটি এখনও আছে, কিন্তু কেউ আর গম ভাঙাতে আসে না। ১৯৭১ সালে শেষবার চলেছিল।"],
+    "tamil": ["பாட்டி தினமும் காலையில் ஆட்டுக்கல்லில் மாவு அரைப்பாள்; அதன் சத்தம் வீடு முழுவதும் கேட்கும்."],
     "thai": [
         "โม่หินโบราณตั้งอยู่หน้าบ้าน คุณยายใช้มันโม่ข้าวทุกเช้าก่อนที่พวกเราจะตื่นนอน",
         "ราคาเพิ่มขึ้น ๑๒.๕ เปอร์เซ็นต์ ในปี พ.ศ. ๒๕๖๗ น้ำผึ้งก็แพงขึ้นด้วยใช่ไหม?",
     ],
-    "georgian": [
-        "ძველი წისქვილი მდინარის პირას დგას, მაგრამ ბორბალი უკვე აღარ ტრიალებს. ᲬᲘᲡᲥᲕᲘᲚᲘ",
-    ],
-    "armenian": [
-        "Հին ջրաղացը գետի ափին է, և ջրաղացպանը ամեն առավոտ ալյուր է աղում։ Եւ ի՞նչ։",
-    ],
-    "amharic": [
-        "የድሮው ወፍጮ በወንዙ ዳር ይገኛል፤ እህል ለማስፈጨት ብዙ ሰዎች ይመጣሉ።",
-    ],
+    "georgian": ["ძველი წისქვილი მდინარის პირას დგას, მაგრამ ბორბალი უკვე აღარ ტრიალებს. ᲬᲘᲡᲥᲕᲘᲚᲘ"],
+    "armenian": ["Հին ջրաղացը գետի ափին է, և ջրաղացպանը ամեն առավոտ ալյուր է աղում։ Եւ ի՞նչ։"],
+    "amharic": ["የድሮው ወፍጮ በወንዙ ዳር ይገኛል፤ እህል ለማስፈጨት ብዙ ሰዎች ይመጣሉ።"],
 }
 
 CODE = {
