@@ -185,8 +185,10 @@ static void untrusted_values_cannot_forge_a_line(void **state)
             const char *line = drain_pipe();
             const size_t len = strlen(line);
             assert_true(len > 0 && line[len - 1] == '\n' && utf8_is_valid((struct str){line, len}));
-            for (size_t k = 0; k + 1 < len; k++)
+            for (size_t k = 0; k + 1 < len; k++) {
                 assert_true((unsigned char)line[k] >= 0x20 && line[k] != 0x7f);
+                assert_false((unsigned char)line[k] == 0xc2 && (unsigned char)line[k + 1] < 0xa0);
+            }
             if (f == 0) {
                 const char *v = strstr(line, "event=y v=");
                 assert_non_null(v);

@@ -124,6 +124,8 @@ struct item {
     uint64_t check;
 };
 
+static atomic_uint n_waiting; /* producers start together, or they would hardly meet */
+
 struct feed {
     struct ring *ring;
     uint32_t producer, n;
@@ -138,6 +140,9 @@ static uint64_t check_of(uint32_t producer, uint32_t number)
 static void *produce(void *arg)
 {
     struct feed *f = arg;
+    atomic_fetch_sub(&n_waiting, 1);
+    while (atomic_load(&n_waiting) > 0)
+        sched_yield();
     for (uint32_t i = 0; i < f->n; i++) {
         const struct item item = {f->producer, i, check_of(f->producer, i)};
         while (ring_put(f->ring, &item) != OK)
@@ -160,6 +165,7 @@ static void feed_through(enum ring_kind kind, uint32_t n_producers, uint32_t n_s
     uint32_t next[4] = {0};
     assert_ok(e, wake_init(&w, &e));
     assert_ok(e, ring_init(&r, kind, n_slots, sizeof(struct item), &w, &e));
+    atomic_store(&n_waiting, n_producers);
     for (uint32_t i = 0; i < n_producers; i++) {
         feeds[i] = (struct feed){&r, i, n_each, dawdles};
         assert_int_equal(pthread_create(&threads[i], NULL, produce, &feeds[i]), 0);
@@ -199,7 +205,7 @@ static void one_producer_loses_nothing(void **state)
 static void many_producers_lose_nothing(void **state)
 {
     (void)state;
-    feed_through(RING_MPSC, 4, 64, 20000, false);
+    feed_through(RING_MPSC, 4, 1024, 50000, false);
     feed_through(RING_MPSC, 4, 2, 2000, false);
     feed_through(RING_MPSC, 3, 16, 1000, true);
 }
@@ -214,6 +220,7 @@ static void two_rings_share_a_wake(void **state)
     struct feed feeds[2];
     pthread_t threads[2];
     assert_ok(e, wake_init(&w, &e));
+    atomic_store(&n_waiting, 2);
     for (uint32_t i = 0; i < 2; i++) {
         assert_ok(e, ring_init(&r[i], RING_SPSC, 4, sizeof(struct item), &w, &e));
         feeds[i] = (struct feed){&r[i], i, 2000, true};
