@@ -205,8 +205,9 @@ enum err choose_files(
     bool has_gguf = false;
     char shown[160];
     *open = "";
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         picked[i] = false;
+    for (size_t i = 0; i < n; i++) {
         if (!name_is_safe(files[i].name))
             continue; /* hidden files such as .gitattributes; what leaves its folder was refused by the listing */
         has_gguf = has_gguf || is_model_head(files[i].name);

@@ -8,7 +8,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-struct hub_call { /* mirrored in hub_driver.py */
+struct hub_call {   /* mirrored in hub_driver.py */
     const char *op; /* pull, resolve, remove, list */
     const char *cache_dir, *model, *log_path;
     const void *cancel; /* atomic_bool, or NULL */
