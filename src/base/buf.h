@@ -19,9 +19,9 @@ void buf_add(struct buf *b, struct str s);
 void buf_add_char(struct buf *b, char c);
 void buf_addf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void buf_add_json_str(struct buf *b, struct str s); /* quoted and escaped; invalid UTF-8 becomes U+FFFD */
-char *buf_room(struct buf *b, size_t bytes);        /* at least that much and a NUL writable at the end; NULL on failure.
-                                                     * Who writes there adds to n and puts the NUL. */
-void buf_clear(struct buf *b);                      /* keeps the memory, forgets the failure */
+char *buf_room(struct buf *b, size_t bytes); /* at least that much and a NUL writable at the end; NULL on failure.
+                                              * Who writes there adds to n and puts the NUL. */
+void buf_clear(struct buf *b);               /* keeps the memory, forgets the failure */
 struct str buf_str(const struct buf *b);
 enum err buf_check(const struct buf *b, const char *what, struct error *e) MUST_CHECK; /* ERR_LIMIT names what */
 void buf_fini(struct buf *b);

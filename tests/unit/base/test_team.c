@@ -8,9 +8,11 @@
 #include "base/team.h"
 
 #include <float.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <time.h>
 
 enum { TILES_MAX = 4096 };
 
@@ -141,6 +143,73 @@ static void a_busy_machine_only_slows_it_down(void **state)
     atomic_store(&stop_hogs, true);
     for (int i = 0; i < HOGS; i++)
         pthread_join(hogs[i], NULL);
+}
+
+struct pinning {
+    cpu_set_t one;
+    _Atomic uint32_t n;
+};
+
+/* Both threads come here and stay on one core from then on. */
+static void pin_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    struct pinning *p = ctx;
+    (void)tile, (void)worker;
+    assert_int_equal(sched_setaffinity(0, sizeof p->one, &p->one), 0);
+    atomic_fetch_add(&p->n, 1);
+    while (atomic_load(&p->n) < 2)
+        sched_yield();
+}
+
+/* Some microseconds of work that no compiler shortens. */
+static void busy_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    volatile uint64_t x = tile;
+    (void)ctx, (void)worker;
+    for (int i = 0; i < 1500; i++)
+        x = x * 3 + 1;
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t), 0);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* A team that may spin, squeezed onto one core, as when another process holds the other: spinning would burn the time
+ * that the work needs. Processor time does not count what other processes take. Without the yield the ratio is 1.5. */
+static void threads_on_one_core_do_not_spin_against_each_other(void **state)
+{
+    (void)state;
+    struct error e;
+    struct team *t;
+    struct pinning p = {.n = 0};
+    cpu_set_t before;
+    if (team_cores() < 2) {
+        print_message("SKIP: one core only, where teams of two never spin\n");
+        return;
+    }
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    for (size_t i = 0; i < CPU_SETSIZE && CPU_COUNT(&p.one) == 0; i++)
+        if (CPU_ISSET(i, &before))
+            CPU_SET(i, &p.one);
+    assert_ok(e, team_new(&t, 2, &e));
+    team_run(t, 2, pin_tile, &p);
+    double best = 100;
+    for (int round = 0; round < 5; round++) {
+        const double start = cpu_seconds();
+        for (uint32_t i = 0; i < 4 * 2000; i++)
+            busy_tile(NULL, i, 0);
+        const double alone = cpu_seconds();
+        for (int i = 0; i < 2000; i++)
+            team_run(t, 4, busy_tile, NULL);
+        best = fmin(best, (cpu_seconds() - alone) / (alone - start));
+    }
+    print_message("two threads on one core: %.2f times the processor time of one\n", best);
+    assert_true(best < 1.35);
+    team_free(t);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 static void check_denormals(void *ctx, uint32_t tile, uint32_t worker)
@@ -279,6 +348,7 @@ int main(void)
         cmocka_unit_test(sleepers_wake_up),
         cmocka_unit_test(all_threads_take_part),
         cmocka_unit_test(a_busy_machine_only_slows_it_down),
+        cmocka_unit_test(threads_on_one_core_do_not_spin_against_each_other),
         cmocka_unit_test(workers_flush_denormals_and_callers_can),
         cmocka_unit_test(nested_runs_are_a_bug),
         cmocka_unit_test(a_thread_that_cannot_start_is_an_error),
