@@ -78,8 +78,11 @@
 #define HUB_NEAR_MAX           5          /* suggestions in one message */
 
 /* Command line. */
-#define OUT_BYTES_MAX            (16 * MIB) /* standard output not yet written; flushed at 32 KB, one value may be large */
-#define TOKENIZER_SCAN_BYTES_MAX (8 * MIB)  /* of a tokenizer.json, to find its type; 1 MB of added tokens stand before */
+#define OUT_BYTES_MAX            (16 * MIB) /* output not yet written; flushed at 32 KB, but one value may be large */
+#define TOKENIZER_SCAN_BYTES_MAX (8 * MIB)  /* of a tokenizer.json, to find its type behind 1 MB of added tokens */
+#define OPTION_ROWS_MAX          128        /* rows of the options table; about 100 are foreseen */
+#define OPTION_LIST_MAX          64         /* values of one repeatable option; adapters and keys come in dozens */
+#define CLI_ARGS_MAX             16         /* arguments that are not options; only rm takes more than one */
 #define CONFIG_FILE_BYTES_MAX    (1 * MIB)  /* a config file names a few dozen options */
 
 /* Stop strings of one request. */

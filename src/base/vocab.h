@@ -1,8 +1,8 @@
-/* A vocabulary as plain data: what text/ makes and grammar/, sample/ and the stop matcher read, so that those rooms need
- * not know each other.
+/* A vocabulary as plain data: what text/ makes and grammar/, sample/ and the stop matcher read, so that those rooms
+ * need not know each other.
  *
- * Token id i stands for the bytes [offsets[i], offsets[i + 1]) of `bytes`: what it adds to the output in the middle of a
- * text. A control token's bytes are its name ("<|im_end|>"); readers look at the flags before they use them.
+ * Token id i stands for the bytes [offsets[i], offsets[i + 1]) of `bytes`: what it adds to the output in the middle of
+ * a text. A control token's bytes are its name ("<|im_end|>"); readers look at the flags before they use them.
  *
  * Threads: immutable; shared freely. Borrowed from the tokenizer that made it, and valid as long as it is. */
 #ifndef BASE_VOCAB_H

@@ -6,9 +6,9 @@
  * ids of the last encode. Encoding allocates only when those buffers must grow, never per token.
  *
  * Who wrote the text decides what it may become. A trusted part (chat template, raw completion by the operator) may
- * contain special tokens; an untrusted part (what a user wrote) never becomes one, whatever it spells. Added tokens that
- * are not special ("<think>" of some models) are ordinary vocabulary and are found in both. Parts are tokenised as one
- * text: where the cuts lie changes nothing but which special tokens are recognised; a spelling that reaches into an
+ * contain special tokens; an untrusted part (what a user wrote) never becomes one, whatever it spells. Added tokens
+ * that are not special ("<think>" of some models) are ordinary vocabulary and are found in both. Parts are tokenised as
+ * one text: where the cuts lie changes nothing but which special tokens are recognised; a spelling that reaches into an
  * untrusted part is not recognised.
  *
  * Input that is not valid UTF-8 has a defined result. In a byte-level vocabulary each run of invalid bytes is a word of
@@ -43,8 +43,9 @@ enum err tok_from_spm(struct str model, bool add_bos, bool add_eos, struct tok *
 enum tok_tristate { TOK_UNSET = -1, TOK_NO = 0, TOK_YES = 1 };
 
 struct tok_gguf {
-    struct str model; /* tokenizer.ggml.model: "gpt2" (byte-level BPE), "llama" (SentencePiece BPE), "t5" (Unigram), "bert" */
-    struct str pre;   /* tokenizer.ggml.pre: which pre-split pattern; empty = "default" */
+    struct str
+        model; /* tokenizer.ggml.model: "gpt2" (byte-level BPE), "llama" (SentencePiece BPE), "t5" (Unigram), "bert" */
+    struct str pre;           /* tokenizer.ggml.pre: which pre-split pattern; empty = "default" */
     const struct str *tokens; /* n_tokens */
     const float *scores;      /* n_tokens, or NULL */
     const int32_t *types;     /* n_tokens, or NULL: 1 normal 2 unknown 3 control 4 user defined 5 unused 6 byte */
@@ -77,8 +78,8 @@ enum err tok_load(const char *path, struct tok_key key, struct tok **out, struct
 
 /* tokenizer.json through its copy: load it when it is good, otherwise make it from the text and try to write the copy
  * (failing to write is no error). copy_path may be NULL. */
-enum err tok_from_json_cached(struct str json, struct str config, const char *copy_path, struct tok **out,
-    struct error *e) MUST_CHECK;
+enum err tok_from_json_cached(
+    struct str json, struct str config, const char *copy_path, struct tok **out, struct error *e) MUST_CHECK;
 
 /* ---- encoding ---- */
 
@@ -102,16 +103,16 @@ enum err tok_encode(const struct tok *t, struct tok_ctx *c, const struct tok_par
     bool add_special, struct tok_ids *out, struct error *e) MUST_CHECK;
 
 /* The two common cases: all of it written by a user, all of it by a template. */
-enum err tok_encode_user(const struct tok *t, struct tok_ctx *c, struct str text, bool add_special,
-    struct tok_ids *out, struct error *e) MUST_CHECK;
+enum err tok_encode_user(const struct tok *t, struct tok_ctx *c, struct str text, bool add_special, struct tok_ids *out,
+    struct error *e) MUST_CHECK;
 enum err tok_encode_template(const struct tok *t, struct tok_ctx *c, struct str text, bool add_special,
     struct tok_ids *out, struct error *e) MUST_CHECK;
 
 /* ---- decoding ---- */
 
 /* The text of a sequence is the bytes of its tokens (vocab_bytes) one after another, less what the lead rule takes from
- * the front, less special tokens where the caller skips them. That is all there is to decoding, so it can be done one id
- * at a time. Bytes are given as they are: a sequence cut inside a character ends in part of it. */
+ * the front, less special tokens where the caller skips them. That is all there is to decoding, so it can be done one
+ * id at a time. Bytes are given as they are: a sequence cut inside a character ends in part of it. */
 const struct vocab_view *tok_vocab(const struct tok *t);
 
 /* SentencePiece texts begin with a space that nobody wrote. Drop up to `spaces` space bytes from the front of the
@@ -124,8 +125,8 @@ struct tok_lead tok_lead_rule(const struct tok *t);
 
 struct buf;
 /* The whole at once, appended to out. ERR_INVALID: an id outside the vocabulary. */
-enum err tok_decode(const struct tok *t, const uint32_t *ids, size_t n, bool skip_special, struct buf *out,
-    struct error *e) MUST_CHECK;
+enum err tok_decode(
+    const struct tok *t, const uint32_t *ids, size_t n, bool skip_special, struct buf *out, struct error *e) MUST_CHECK;
 
 /* ---- asking ---- */
 
