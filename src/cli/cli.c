@@ -35,21 +35,6 @@ static void report(const struct options *o, struct log *log, const struct error 
         return; /* nobody left to tell; the exit code still says it */
 }
 
-static enum err unknown_verb(const char *name, struct error *e)
-{
-    char shown[64];
-    size_t n;
-    struct suggestion s;
-    const struct verb *verbs = verbs_table(&n);
-    suggest_init(&s, str_of(name));
-    for (size_t i = 0; i < n; i++)
-        suggest_try(&s, verbs[i].name);
-    str_show(str_of(name), shown, sizeof shown);
-    if (s.best != NULL)
-        return FAIL(e, ERR_INVALID, "unknown verb '%s' (did you mean '%s'?)", shown, s.best);
-    return FAIL(e, ERR_INVALID, "unknown verb '%s'", shown);
-}
-
 /* Options, from both sources, and the verb. Leaves *verb NULL for `quern --help` and `quern --version`. */
 static enum err resolve(
     struct options_parse *p, struct options *o, int argc, char *const *argv, const struct verb **verb, struct error *e)
@@ -59,7 +44,7 @@ static enum err resolve(
         *verb = verb_find(str_of(p->verb)); /* also after an error, for the hint where to look */
     TRY(err);
     if (p->verb != NULL && *verb == NULL)
-        return unknown_verb(p->verb, e);
+        return verb_unknown(str_of(p->verb), e);
     if (*verb == NULL && !o->help && !o->version)
         return FAIL(e, ERR_INVALID, "no verb given");
     if (*verb != NULL)

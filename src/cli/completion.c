@@ -50,6 +50,12 @@ void completion_bash(struct out *out)
                   "_quern()\n{\n"
                   "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb= i\n"
                   "    COMPREPLY=()\n"
+                  "    # bash takes --name=value apart at the =\n"
+                  "    if [[ $word == '=' ]]; then\n"
+                  "        word=\n"
+                  "    elif [[ $before == '=' ]]; then\n"
+                  "        before=${COMP_WORDS[COMP_CWORD-2]}\n"
+                  "    fi\n"
                   "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
                   "        case ${COMP_WORDS[i]} in\n        ");
     for (size_t i = 0; i < n; i++)

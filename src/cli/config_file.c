@@ -45,14 +45,9 @@ static enum err open_section(struct config *c, struct str line, struct error *e)
     const struct str name = trim((struct str){line.p + 1, line.n - 2});
     c->section = verb_find(name);
     if (c->section == NULL) {
-        size_t n;
-        struct suggestion s;
-        const struct verb *verbs = verbs_table(&n);
-        suggest_init(&s, name);
-        for (size_t i = 0; i < n; i++)
-            suggest_try(&s, verbs[i].name);
+        const char *best = verb_suggest(name);
         return FAIL(e, ERR_INVALID, "section [%s] is not a verb%s%s%s", str_show(name, shown, sizeof shown),
-            s.best ? " (did you mean [" : "", s.best ? s.best : "", s.best ? "]?)" : "");
+            best ? " (did you mean [" : "", best ? best : "", best ? "]?)" : "");
     }
     memset(c->set_line, 0, sizeof c->set_line);
     return OK;

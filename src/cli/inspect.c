@@ -4,7 +4,7 @@
  * Scratch memory of a running batch is not in it: it is small beside the two and depends on options of the server.
  * A sliding-window layer keeps no more than its window.
  *
- * "Supported" means: the architecture is one that format/ knows, every tensor type is one that tensor/ can convert, no
+ * "Supported" means: the architecture has a row in model/arch.c, every tensor type is one that tensor/ can convert, no
  * quantisation scheme lies on top, and the tokenizer is one that text/ does. All reasons are collected, not only the
  * first, so that a user need not fix them one at a time. */
 #include "cli/inspect_int.h"
@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "cli/machine.h"
 #include "format/format_gguf.h"
+#include "model/arch.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -62,7 +63,7 @@ static enum dtype kv_dtype(int choice)
         [KV_F32] = DTYPE_F32,
         [KV_F16] = DTYPE_F16,
         [KV_BF16] = DTYPE_BF16,
-        [KV_FP8] = DTYPE_F8_E4M3,
+
         [KV_Q8_0] = DTYPE_Q8_0,
         [KV_Q4_0] = DTYPE_Q4_0};
     return dtypes[choice];
@@ -81,9 +82,11 @@ static enum err estimate_memory(struct inspect *x, const struct options *o, stru
     x->kv_known = c->arch_known && x->max_len != 0;
     if (x->kv_known) {
         const struct dtype_info *info = dtype_info(x->kv_dtype);
-        /* One head of one token, in whole blocks. */
-        const uint64_t head_bytes =
-            ((uint64_t)c->head_dim + info->block_elems - 1) / info->block_elems * info->block_bytes;
+        if (c->head_dim % info->block_elems != 0)
+            return FAIL(e, ERR_INVALID,
+                "option --kv-cache-dtype: %s comes in blocks of %u and the model's heads have %u", info->name,
+                info->block_elems, c->head_dim);
+        const uint64_t head_bytes = c->head_dim / info->block_elems * (uint64_t)info->block_bytes;
         const uint64_t token_bytes = mul_sat(2 * head_bytes, c->n_kv_heads);
         uint64_t tokens = 0; /* of all layers of one sequence */
         for (uint32_t i = 0; i < c->n_layers; i++)
@@ -119,7 +122,7 @@ static void say_verdict(struct inspect *x)
 static void judge(struct inspect *x)
 {
     const struct model_config *c = &x->config;
-    if (!c->arch_known)
+    if (!c->arch_known || arch_find(c->arch) == NULL)
         add_reason(x, "architecture '%s' is not supported", c->arch_name[0] ? c->arch_name : "(not named)");
     if (c->quant_method[0] != '\0')
         add_reason(x, "quantisation method '%s' is not supported", c->quant_method);

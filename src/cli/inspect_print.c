@@ -110,8 +110,8 @@ static void text_tensors(struct out *out, const struct inspect *x)
         if (t->n_tensors == 0)
             continue;
         label(out, "");
-        out_printf(out, "%-8s %6llu tensors %12s %5.1f%%\n", dtype_name((enum dtype)d),
-            (unsigned long long)t->n_tensors, inspect_show_bytes(t->bytes, size),
+        out_printf(out, "%-8s %6llu tensor%s %12s %5.1f%%\n", dtype_name((enum dtype)d),
+            (unsigned long long)t->n_tensors, t->n_tensors == 1 ? " " : "s", inspect_show_bytes(t->bytes, size),
             x->weight_bytes > 0 ? 100.0 * (double)t->bytes / (double)x->weight_bytes : 0.0);
     }
 }

@@ -13,11 +13,9 @@
 #define CLI_OPTIONS_H
 
 #include "base/base.h"
+#include "base/limits.h"
 
-#define OPTION_ROWS_MAX    128 /* rows of one table; the origin of each value is kept in an array of this size */
 #define OPTION_ALIASES_MAX 3
-#define OPTION_LIST_MAX    64 /* values of one repeatable option */
-#define CLI_ARGS_MAX       16 /* arguments that are not options; no verb takes more */
 
 enum option_type {
     OPTION_BOOL, /* field: bool.        --name, --no-name, --name=true|false */
@@ -67,7 +65,7 @@ struct option_table {
     size_t n;
 };
 
-enum kv_dtype_choice { KV_AUTO, KV_F32, KV_F16, KV_BF16, KV_FP8, KV_Q8_0, KV_Q4_0, KV_DTYPE_COUNT };
+enum kv_dtype_choice { KV_AUTO, KV_F32, KV_F16, KV_BF16, KV_Q8_0, KV_Q4_0, KV_DTYPE_COUNT };
 
 /* The resolved options: one field per row of options_table.c. Fields of options that the running verb does not take
  * hold their defaults. Strings are borrowed from argv or from the config file's text and live as long as the process.

@@ -1,14 +1,12 @@
 /* The options table: one row per option; see options.h. Names follow vLLM where the meaning is the same. */
 #include "cli/options.h"
 
-#include "base/limits.h"
-
 #define FIELD(name) offsetof(struct options, name)
 
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
 
-static const char *const kv_dtypes[] = {"auto", "f32", "f16", "bf16", "fp8", "q8_0", "q4_0", NULL};
+static const char *const kv_dtypes[] = {"auto", "f32", "f16", "bf16", "q8_0", "q4_0", NULL};
 _Static_assert(COUNT_OF(kv_dtypes) == KV_DTYPE_COUNT + 1, "the words follow enum kv_dtype_choice");
 
 static const struct option_row rows[] = {
@@ -49,7 +47,7 @@ static const struct option_row rows[] = {
         .group = GROUP_MODEL,
         .field = FIELD(cache_dir),
         .value = "DIR",
-        .verbs = "inspect list pull rm tokenize",
+        .verbs = "inspect list pull rm",
         .help = "Where models are kept. Without it: $QUERN_CACHE, else $XDG_CACHE_HOME/quern, else ~/.cache/quern."},
     {.name = "offline",
         .type = OPTION_BOOL,

@@ -3,19 +3,21 @@
 
 #include <string.h>
 
-enum err verb_help(const struct options *o, struct out *out, struct error *e)
+enum err verb_help_check(const struct options *o, struct error *e)
+{
+    if (o->n_args > 0 && verb_find(str_of(o->args[0])) == NULL)
+        return verb_unknown(str_of(o->args[0]), e);
+    return OK;
+}
+
+enum err verb_help(const struct options *o, struct out *out, struct error *e UNUSED)
 {
     if (o->man)
         help_man(out);
     else if (o->n_args == 0)
         help_global(out, help_width());
-    else {
-        const struct verb *verb = verb_find(str_of(o->args[0]));
-        char shown[64];
-        if (verb == NULL)
-            return FAIL(e, ERR_NOT_FOUND, "no verb '%s' to explain", str_show(str_of(o->args[0]), shown, sizeof shown));
-        help_verb(out, verb, help_width());
-    }
+    else
+        help_verb(out, verb_find(str_of(o->args[0])), help_width());
     return OK;
 }
 
@@ -28,15 +30,19 @@ enum err verb_version(const struct options *o, struct out *out, struct error *e 
     return OK;
 }
 
-enum err verb_completion(const struct options *o, struct out *out, struct error *e)
+enum err verb_completion_check(const struct options *o, struct error *e)
 {
     char shown[64];
-    if (strcmp(o->args[0], "bash") == 0)
+    if (strcmp(o->args[0], "bash") == 0 || strcmp(o->args[0], "zsh") == 0)
+        return OK;
+    return FAIL(e, ERR_INVALID, "'%s' is neither bash nor zsh", str_show(str_of(o->args[0]), shown, sizeof shown));
+}
+
+enum err verb_completion(const struct options *o, struct out *out, struct error *e UNUSED)
+{
+    if (o->args[0][0] == 'b')
         completion_bash(out);
-    else if (strcmp(o->args[0], "zsh") == 0)
-        completion_zsh(out);
     else
-        return FAIL(e, ERR_INVALID, "no completion for shell '%s', only for bash and zsh",
-            str_show(str_of(o->args[0]), shown, sizeof shown));
+        completion_zsh(out);
     return OK;
 }

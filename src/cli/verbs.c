@@ -48,6 +48,7 @@ static const struct verb verbs[] = {
         .summary = "explain quern, or one verb",
         .about = "Without an argument, lists the verbs and the options that all of them take. With one, explains that "
                  "verb. With --man, prints the manual page.",
+        .check = verb_help_check,
         .run = verb_help},
     {.name = "version",
         .arguments = "",
@@ -61,6 +62,7 @@ static const struct verb verbs[] = {
         .summary = "print a completion script for a shell",
         .about = "Prints a script that teaches the shell the verbs, options and values of quern. For bash: "
                  "'source <(quern completion bash)'; for zsh, save it as '_quern' in a folder of $fpath.",
+        .check = verb_completion_check,
         .run = verb_completion},
 };
 
@@ -76,4 +78,23 @@ const struct verb *verb_find(struct str name)
         if (str_is(name, verbs[i].name))
             return &verbs[i];
     return NULL;
+}
+
+const char *verb_suggest(struct str name)
+{
+    struct suggestion s;
+    suggest_init(&s, name);
+    for (size_t i = 0; i < COUNT_OF(verbs); i++)
+        suggest_try(&s, verbs[i].name);
+    return s.best;
+}
+
+enum err verb_unknown(struct str name, struct error *e)
+{
+    char shown[64];
+    const char *best = verb_suggest(name);
+    str_show(name, shown, sizeof shown);
+    if (best != NULL)
+        return FAIL(e, ERR_INVALID, "unknown verb '%s' (did you mean '%s'?)", shown, best);
+    return FAIL(e, ERR_INVALID, "unknown verb '%s'", shown);
 }

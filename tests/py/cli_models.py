@@ -141,7 +141,8 @@ def write_hf_dir(path, tensors, shards=1, tokenizer=True, **config):
         added = [{"id": i, "content": f"<{i}>", "type": "no", "special": True} for i in range(9)]
         (path / "tokenizer.json").write_text(json.dumps(
             {"version": "1.0", "added_tokens": added, "normalizer": {"type": "NFC"},
-             "note": 'a "model": {"type": "no"}', "model": {"dropout": None, "type": "BPE", "vocab": {"a": 0}, "merges": []}}))
+             "note": 'a "model": {"type": "no"}',
+             "model": {"dropout": None, "type": "BPE", "vocab": {"a": 0}, "merges": []}}))
         (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
     if shards == 1:
         write_safetensors(path / "model.safetensors", tensors)

@@ -4,7 +4,7 @@ import pathlib
 
 SEEDS = {
     "help": (["--help"], ""),
-    "inspect": (["inspect", "-c", "4096", "--max-num-seqs=8", "--kv-cache-dtype", "fp8", "--json", "model.gguf"], ""),
+    "inspect": (["inspect", "-c", "4096", "--max-num-seqs=8", "--kv-cache-dtype", "q8_0", "--json", "model.gguf"], ""),
     "before_verb": (["--log-level=debug", "--fault", "alloc:3+", "inspect", "--tensors", "--", "--odd"], ""),
     "letters": (["-hV", "-c5", "-c=6"], ""),
     "negated": (["inspect", "--no-json", "--tensors=false", "--memory", "1.5GiB"], ""),

@@ -350,7 +350,7 @@ static void enum_words_follow_the_enums_they_name(void **state UNUSED)
     const struct option_row *kv = option_find(t, STR("kv-cache-dtype"));
     assert_int_equal(option_choices(kv), KV_DTYPE_COUNT);
     assert_string_equal(kv->choices[KV_AUTO], "auto");
-    assert_string_equal(kv->choices[KV_FP8], "fp8");
+    assert_string_equal(kv->choices[KV_BF16], "bf16");
     assert_string_equal(kv->choices[KV_Q4_0], "q4_0");
 }
 
