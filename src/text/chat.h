@@ -27,7 +27,8 @@
 struct chat_template;
 
 /* Compile. The name stands in error messages ("default", a file name); source and name are copied. Syntax errors are
- * ERR_INVALID "template NAME line N: ...", what quern's Jinja leaves out (include, import, extends) is ERR_UNSUPPORTED. */
+ * ERR_INVALID "template NAME line N: ...", what quern's Jinja leaves out (include, import, extends) is ERR_UNSUPPORTED.
+ */
 enum err chat_template_new(struct chat_template **out, const char *name, struct str source, struct error *e) MUST_CHECK;
 void chat_template_free(struct chat_template *t); /* NULL is fine */
 const char *chat_template_name(const struct chat_template *t);
@@ -73,11 +74,11 @@ struct chat_output {
 void chat_output_init(struct chat_output *o);
 void chat_output_fini(struct chat_output *o);
 
-/* Render into an output (what it held is forgotten, its memory reused). A raise_exception of the template is ERR_INVALID
- * with its message; running out of fuel is ERR_LIMIT naming the limit. After a failure the output is empty, except steps
- * and arena_bytes. */
-enum err chat_render(const struct chat_template *t, const struct chat_input *in, struct chat_output *o, struct error *e)
-    MUST_CHECK;
+/* Render into an output (what it held is forgotten, its memory reused). A raise_exception of the template is
+ * ERR_INVALID with its message; running out of fuel is ERR_LIMIT naming the limit. After a failure the output is empty,
+ * except steps and arena_bytes. */
+enum err chat_render(
+    const struct chat_template *t, const struct chat_input *in, struct chat_output *o, struct error *e) MUST_CHECK;
 
 /* The named templates of one model: tokenizer_config.json's chat_template (one string, or a list of {name, template}),
  * or GGUF's tokenizer.chat_template ("default") and tokenizer.chat_template.NAME. */
