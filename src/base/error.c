@@ -40,7 +40,7 @@ static void make_showable(char text[ERROR_TEXT_MAX])
             n = start - 1;
     }
     char raw[ERROR_TEXT_MAX];
-    memcpy(raw, text, n);
+    memcpy(raw, text, sizeof raw);
     str_show((struct str){raw, n}, text, ERROR_TEXT_MAX);
 }
 

@@ -110,7 +110,7 @@ enum err file_map_open(struct file_map *m, const char *path, struct error *e)
 void file_map_close(struct file_map *m)
 {
     if (m->bytes > 0)
-        munmap((void *)(uintptr_t)m->p, (size_t)m->bytes);
+        munmap((void *)m->p, (size_t)m->bytes);
     *m = (struct file_map){.p = (const unsigned char *)""};
 }
 
@@ -119,7 +119,7 @@ enum err file_read_all(const char *path, uint64_t bytes_max, char **out, size_t 
     *out = NULL;
     *n = 0;
     int fd;
-    uint64_t bytes;
+    uint64_t bytes = 0;
     TRY(file_open(path, &fd, &bytes, e));
     enum err err = OK;
     char *p = NULL;
@@ -141,7 +141,7 @@ enum err file_read_all(const char *path, uint64_t bytes_max, char **out, size_t 
             got += (size_t)k;
     }
     file_close(&fd);
-    if (err != OK) {
+    if (err != OK || p == NULL) {
         mem_free(p);
         return err;
     }

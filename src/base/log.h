@@ -34,15 +34,15 @@ struct log_levels {
 };
 
 struct log {
+    struct ring ring; /* ring kind; first, because its lines are aligned */
+    struct log *to;   /* ring kind: where log_drain writes; else NULL */
+    int fd;           /* borrowed; -1 in the ring kind */
     enum log_format format;
-    struct log_levels levels;
-    const struct clock *clock; /* borrowed; a virtual one makes reproducible lines */
-    int fd;                    /* borrowed; -1 when lines go to `ring` */
-    pthread_mutex_t lock;      /* one line at a time on fd */
-    struct log *to;            /* ring kind: where log_drain writes */
-    struct ring ring;
+    const struct clock *clock;  /* borrowed; a virtual one makes reproducible lines */
+    pthread_mutex_t lock;       /* one line at a time on fd */
     _Atomic uint64_t n_dropped; /* lines lost: ring full, or the descriptor refused */
     uint64_t n_reported;        /* of n_dropped; log_drain only */
+    struct log_levels levels;
 };
 
 /* "info" or "warn,http=debug,sched=error": the base level first, then categories. */
@@ -109,8 +109,8 @@ void log_write(struct log *l, enum log_level level, const char *category, const 
 #define LOG(l, level, category, event, ...)                                                                            \
     do {                                                                                                               \
         if ((l) != NULL && log_has((l), (level), (category))) {                                                        \
-            const struct log_field fields_[] = {__VA_ARGS__ __VA_OPT__(, ){.key = NULL}};                              \
-            log_write((l), (level), (category), (event), fields_, COUNT_OF(fields_) - 1);                              \
+            const struct log_field fields_[] = {{.key = NULL}, __VA_ARGS__};                                           \
+            log_write((l), (level), (category), (event), fields_ + 1, COUNT_OF(fields_) - 1);                          \
         }                                                                                                              \
     } while (0)
 
