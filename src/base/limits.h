@@ -14,7 +14,7 @@
 #define JSON_BYTES_MAX (128 * MIB) /* the largest public tokenizer.json has 33 MB; parsed it takes ten times that */
 
 /* Log, rings, worker team. */
-#define LOG_LINE_BYTES_MAX  2048    /* below PIPE_BUF, so one write of a line into a pipe is whole; an error text has 512 */
+#define LOG_LINE_BYTES_MAX  2048    /* below PIPE_BUF: a line enters a pipe whole; an error text has 512 */
 #define LOG_CATEGORIES_MAX  16      /* level overrides; there is about one category per room */
 #define LOG_CATEGORY_BYTES  16      /* longest category name with its NUL */
 #define RING_SLOTS_MAX      1048576 /* a request inbox needs thousands; one million pointers are 16 MB */
@@ -46,6 +46,7 @@
 #define MODEL_EOS_MAX           16          /* ids that end an answer; real models list up to 6 */
 #define MODEL_JSON_BYTES_MAX    (32 * MIB)  /* one safetensors header, or the index; the largest index has 9 MB */
 #define MODEL_CONFIG_BYTES_MAX  (1 * MIB)   /* config.json and generation_config.json have a few KB */
+#define MODEL_TOKENIZER_CONFIG_MAX (16 * MIB) /* tokenizer_config.json; Gemma's has 1.2 MB */
 #define MODEL_TEMPLATE_MAX      (1 * MIB)   /* bytes of a chat template; real ones reach 30 KB */
 #define GGUF_HEADER_BYTES_MAX   (128 * MIB) /* 260 000 tokens with merges take 13 MB; an embedded tokenizer.json 33 MB */
 #define GGUF_FIELDS_MAX         16384       /* metadata keys; real files have under 100 */
