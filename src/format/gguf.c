@@ -12,6 +12,8 @@
 
 #include "base/reader.h"
 
+#include <string.h>
+
 #define GGUF_DIMS_MAX      4           /* of the format */
 #define GGUF_ALIGN_DEFAULT 32          /* of the format */
 #define GGUF_FIRST_READ    (256 * KIB) /* most headers without a vocabulary fit; those with one take a few more reads */
@@ -95,6 +97,22 @@ static bool type_is_known(struct head *h, uint32_t type)
     return h->r.failure == OK;
 }
 
+/* Walk over strings that are whole in the buffer, at most n; returns how many. A vocabulary and its merges are half a
+ * million strings, so they are not read one call at a time. */
+static uint64_t skip_buffered_strings(struct reader *r, uint64_t n)
+{
+    uint64_t done = 0, at = r->at, bytes;
+    while (done < n && r->n - at >= sizeof bytes) {
+        memcpy(&bytes, r->p + at, sizeof bytes);
+        if (bytes > r->n - at - sizeof bytes)
+            break;
+        at += sizeof bytes + bytes;
+        done++;
+    }
+    r->at = at;
+    return done;
+}
+
 /* Walk over n values of one type. */
 static void skip_values(struct head *h, enum gguf_type type, uint64_t n, int depth)
 {
@@ -118,7 +136,9 @@ static void skip_values(struct head *h, enum gguf_type type, uint64_t n, int dep
     }
     for (uint64_t i = 0; i < n && h->r.failure == OK; i++) {
         if (type == GGUF_STRING) {
-            head_str(h);
+            i += skip_buffered_strings(&h->r, n - i);
+            if (i < n)
+                head_str(h);
             continue;
         }
         const uint32_t inner = head_u32(h);

@@ -15,15 +15,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const file_names[MODEL_FILE_COUNT] = {
-    [MODEL_FILE_CONFIG] = "config.json",
-    [MODEL_FILE_GENERATION] = "generation_config.json",
-    [MODEL_FILE_TOKENIZER] = "tokenizer.json",
-    [MODEL_FILE_TOKENIZER_CONFIG] = "tokenizer_config.json",
-    [MODEL_FILE_SPECIAL_TOKENS] = "special_tokens_map.json",
-    [MODEL_FILE_SENTENCEPIECE] = "tokenizer.model",
-    [MODEL_FILE_TEMPLATE_JINJA] = "chat_template.jinja",
-    [MODEL_FILE_TEMPLATE_JSON] = "chat_template.json",
+/* Their names, and how much of each is parsed as JSON; a parse takes up to twenty times the text. */
+static const struct {
+    const char *name;
+    uint64_t bytes_max;
+} files[MODEL_FILE_COUNT] = {
+    [MODEL_FILE_CONFIG] = {"config.json", MODEL_CONFIG_BYTES_MAX},
+    [MODEL_FILE_GENERATION] = {"generation_config.json", MODEL_CONFIG_BYTES_MAX},
+    [MODEL_FILE_TOKENIZER] = {"tokenizer.json", JSON_BYTES_MAX},
+    [MODEL_FILE_TOKENIZER_CONFIG] = {"tokenizer_config.json", MODEL_TOKENIZER_CONFIG_MAX},
+    [MODEL_FILE_SPECIAL_TOKENS] = {"special_tokens_map.json", MODEL_CONFIG_BYTES_MAX},
+    [MODEL_FILE_SENTENCEPIECE] = {"tokenizer.model", 0}, /* not JSON */
+    [MODEL_FILE_TEMPLATE_JINJA] = {"chat_template.jinja", 0},
+    [MODEL_FILE_TEMPLATE_JSON] = {"chat_template.json", 2 * MODEL_TEMPLATE_MAX},
 };
 
 static enum err real_path(const char *path, char out[PATH_BYTES_MAX], struct error *e)
@@ -40,15 +44,18 @@ static enum err real_path(const char *path, char out[PATH_BYTES_MAX], struct err
         "cannot resolve %s: %s", path, strerror(code));
 }
 
-/* Bytes of a real folder's path that a file's real path must begin with: the whole of it, or up to the repository
- * folder of the cache. */
+/* Bytes of a real folder's path that a file's real path must begin with: the whole of it, or up to the innermost
+ * repository folder of the cache. */
 static size_t allowed_prefix(const char *folder)
 {
-    const char *at = strstr(folder, "/models--");
-    const char *slash = at == NULL ? NULL : strchr(at + 1, '/');
-    if (slash != NULL && strncmp(slash, "/snapshots/", strlen("/snapshots/")) == 0)
-        return (size_t)(slash - folder);
-    return strlen(folder);
+    static const char repo[] = "/models--", snapshots[] = "/snapshots/";
+    size_t n = strlen(folder);
+    for (const char *at = strstr(folder, repo); at != NULL; at = strstr(at + 1, repo)) {
+        const char *slash = strchr(at + 1, '/');
+        if (slash != NULL && strncmp(slash, snapshots, sizeof snapshots - 1) == 0)
+            n = (size_t)(slash - folder);
+    }
+    return n;
 }
 
 enum err hf_path_resolve(const char *folder, struct str name, char out[PATH_BYTES_MAX], struct error *e)
@@ -74,7 +81,7 @@ static enum err find_files(struct model_source *s, struct error *e)
     for (int i = 0; i < MODEL_FILE_COUNT; i++) {
         char path[PATH_BYTES_MAX];
         struct error mine = {0};
-        const enum err err = hf_path_resolve(s->folder, str_of(file_names[i]), path, &mine);
+        const enum err err = hf_path_resolve(s->folder, str_of(files[i].name), path, &mine);
         if (err == ERR_NOT_FOUND)
             continue;
         if (err != OK)
@@ -227,7 +234,6 @@ enum err model_source_json(const struct model_source *s, enum model_file which, 
     assert(which < MODEL_FILE_COUNT);
     *out = NULL;
     if (s->files[which] == NULL)
-        return FAIL(e, ERR_NOT_FOUND, "%s has no %s", s->path, file_names[which]);
-    const bool small = which == MODEL_FILE_CONFIG || which == MODEL_FILE_GENERATION;
-    return json_parse_file(s->files[which], small ? MODEL_CONFIG_BYTES_MAX : JSON_BYTES_MAX, out, e);
+        return FAIL(e, ERR_NOT_FOUND, "%s has no %s", s->path, files[which].name);
+    return json_parse_file(s->files[which], files[which].bytes_max, out, e);
 }

@@ -4,8 +4,8 @@
  *
  * The format allows no gap and no byte left over, so both are refused: bytes nobody names are bytes somebody hid.
  *
- * Memory: the header text (MODEL_JSON_BYTES_MAX) and its parse, about ten times that, both freed before the next file
- * is opened; the names stay. */
+ * Memory: the header text (MODEL_JSON_BYTES_MAX) and its parse, ten times that for real files and at most some twenty,
+ * both freed before the next file is opened; the names stay. */
 #include "format/format_int.h"
 
 #include <stdlib.h>

@@ -23,18 +23,18 @@ static struct error e;
 
 struct cost {
     int code;      /* enum err of the open */
-    double ms;     /* the best of three */
+    double ms;     /* of processor time, the best of five: other work on the machine must not decide a test */
     long peak_kib; /* resident */
 };
 
 static double now_ms(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Open, read the record, close; three times, in a child. */
+/* Open, read the record, close; five times, in a child. */
 static struct cost measure(const char *path)
 {
     struct cost cost = {.ms = 1e9};
@@ -44,7 +44,7 @@ static struct cost measure(const char *path)
     assert_true(child >= 0);
     if (child == 0) {
         struct rusage usage;
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 5; i++) {
             struct model_source *s;
             struct model_config c;
             const double began = now_ms();
@@ -143,7 +143,7 @@ static void thirty_shards_open_at_once(void **state)
     assert_cheap(cost, 50 * 1024);
 }
 
-/* A terabyte of hole behind a header that claims a string of a terabyte, or as many strings as fit. */
+/* A hole of 256 GB behind a header that claims most of it as one string or one array. */
 static void claims_are_not_paid_for(void **state)
 {
     (void)state;
@@ -152,13 +152,13 @@ static void claims_are_not_paid_for(void **state)
         mk_start(&b, 3, 0, 1);
         if (kind == 0) {
             mk_key(&b, "huge", GGUF_STRING);
-            mk_u64(&b, (uint64_t)1 << 40);
+            mk_u64(&b, (uint64_t)1 << 37);
         } else {
-            mk_key_array(&b, "huge", GGUF_U64, (uint64_t)1 << 36);
+            mk_key_array(&b, "huge", GGUF_U64, (uint64_t)1 << 34);
         }
         const char *path = maker_put(kind == 0 ? "string.gguf" : "array.gguf", buf_str(&b));
         buf_fini(&b);
-        assert_int_equal(truncate(path, (off_t)1 << 41), 0);
+        assert_int_equal(truncate(path, (off_t)1 << 38), 0);
         const struct cost cost = measure(path);
         assert_int_equal(cost.code, ERR_LIMIT);
         assert_cheap(cost, 16 * 1024);
@@ -172,10 +172,10 @@ static void a_header_of_holes_ends_at_its_limit(void **state)
     struct buf b;
     struct model_source *s;
     mk_start(&b, 3, 0, 1);
-    mk_key_array(&b, "holes", GGUF_STRING, (uint64_t)1 << 40);
+    mk_key_array(&b, "holes", GGUF_STRING, (uint64_t)1 << 34);
     const char *path = maker_put("holes.gguf", buf_str(&b));
     buf_fini(&b);
-    assert_int_equal(truncate(path, (off_t)1 << 40), 0);
+    assert_int_equal(truncate(path, (off_t)1 << 38), 0);
     assert_fails(e, ERR_LIMIT, "key 'holes': byte", model_source_open(path, &s, &e));
     if (SANITIZED)
         return;
