@@ -82,9 +82,8 @@ static enum err spawn(const struct hub *h, const char *const *argv, struct pip_c
         if (rc == 0)
             rc = posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], 2);
         if (rc == 0)
-            rc = hub_sys_fails(EAGAIN)
-                     ? EAGAIN
-                     : posix_spawnp(&c->pid, argv[0], &actions, NULL, (char *const *)(uintptr_t)argv, environ);
+            rc = hub_sys_fails(EAGAIN) ? EAGAIN
+                                       : posix_spawnp(&c->pid, argv[0], &actions, NULL, (char *const *)argv, environ);
         posix_spawn_file_actions_destroy(&actions);
     }
     file_close(&pipe_fds[1]);

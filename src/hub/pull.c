@@ -116,7 +116,8 @@ static enum err open_hugging_face(struct hub *h, struct error *e)
     n = strlen(path);
     if (n > 1 && path[n - 1] == '/')
         path[n - 1] = '\0';
-    if (path[0] == '\0' || !file_is_regular(path) || file_read_all(path, 4 * HUB_TOKEN_MAX, &text, &n, NULL) != OK)
+    if (path[0] == '\0' || !file_is_regular(path) ||
+        file_read_all(path, (uint64_t)4 * HUB_TOKEN_MAX, &text, &n, NULL) != OK)
         return OK; /* a public model needs none */
     const enum err err = take_token(h, (struct str){text, n}, path, e);
     mem_free(text);
@@ -266,7 +267,7 @@ enum err hub_resolve(struct hub *h, const char *model, char *path, struct error 
 
 /* Stage every file of the manifest and put the entry in place. urls[i] belongs to files[i]. */
 static enum err fetch_entry(
-    struct hub *h, struct entry *t, struct manifest *m, char *const *urls, char *path, struct error *e)
+    struct hub *h, struct entry *t, struct manifest *m, const char *const *urls, char *path, struct error *e)
 {
     uint64_t total = 0;
     for (size_t i = 0; i < m->n_file; i++)
@@ -287,7 +288,7 @@ static bool is_there(struct hub *h, const char *name, char *path, struct error *
 }
 
 static enum err fetch_locked(
-    struct hub *h, const char *name, struct manifest *m, char *const *urls, char *path, struct error *e)
+    struct hub *h, const char *name, struct manifest *m, const char *const *urls, char *path, struct error *e)
 {
     struct entry t;
     TRY(entry_begin(&t, h, name, e));
@@ -302,7 +303,8 @@ static enum err fetch_locked(
 
 static enum err pull_url(struct hub *h, const struct hub_spec *s, char *path, struct error *e)
 {
-    char shown[512], *url = (char *)(uintptr_t)s->text;
+    char shown[512];
+    const char *url = s->text;
     struct hub_file file = {.name = s->file, .bytes = SIZE_UNKNOWN};
     struct manifest m = {.source = url_show(s->text, shown, sizeof shown),
         .repo = "",
@@ -317,7 +319,7 @@ static enum err pull_url(struct hub *h, const struct hub_spec *s, char *path, st
 
 /* From a listing to the manifest of what is to be fetched; strings and arrays in the arena. */
 static enum err plan_hf(struct hub *h, const struct hub_spec *s, const struct hf_listing *l, struct manifest *m,
-    char ***urls, struct arena *a, struct error *e)
+    const char ***urls, struct arena *a, struct error *e)
 {
     bool *picked = arena_array(a, MAX(l->n, (size_t)1), sizeof *picked);
     char source[HUB_URL_MAX], url[HUB_URL_MAX];
@@ -349,7 +351,8 @@ static enum err pull_hf(struct hub *h, const struct hub_spec *s, char *path, str
 {
     struct hf_listing l;
     struct manifest m;
-    char name[HUB_NAME_MAX + 1], **urls = NULL;
+    char name[HUB_NAME_MAX + 1];
+    const char **urls = NULL;
     struct arena a;
     arena_init(&a, 8 * HUB_LISTING_BYTES_MAX);
     enum err err = hf_list(h, s, &l, &a, e);

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
+#define ZLIB_CONST /* next_in points at const bytes */
 #include <zlib.h>
 
 #define END_BYTES     22u
@@ -155,7 +156,7 @@ static enum err unpack_deflated(struct unpack *u, struct str data, struct error 
         mem_free(block);
         return FAIL(e, ERR_NOMEM, "no memory to unpack %s", u->file->name);
     }
-    z.next_in = (Bytef *)(uintptr_t)data.p;
+    z.next_in = (const Bytef *)data.p;
     z.avail_in = (uInt)data.n; /* packed_bytes has 32 bits */
     enum err err = OK;
     int rc = Z_OK;

