@@ -8,15 +8,18 @@ static enum err open_ref(const struct dev_options *o, struct dev **out, struct e
     return cpu_dev_open(&kernels_ref, o, out, e);
 }
 
+#define CPU_KV_DTYPES                                                                                                  \
+    (1ull << DTYPE_F32 | 1ull << DTYPE_F16 | 1ull << DTYPE_BF16 | 1ull << DTYPE_Q8_0 | 1ull << DTYPE_Q4_0)
+
 /* One ops table per kernel table; they differ only in what opens the device. */
 #define CPU_OPS(variant, open_fn)                                                                                      \
     {                                                                                                                  \
-        .name = (variant), .dev_open = (open_fn), .dev_close = cpu_dev_close, .dev_alloc = cpu_dev_alloc,              \
-        .dev_free = cpu_dev_free, .dev_write = cpu_dev_write, .dev_read = cpu_dev_read, .dev_wait = cpu_dev_wait,      \
-        .weight_bind = cpu_weight_bind, .weight_drop = cpu_weight_drop, .acts_new = cpu_acts_new,                      \
-        .acts_free = cpu_acts_free, .embed = cpu_embed, .norm = cpu_norm, .qkv = cpu_qkv, .attend = cpu_attend,        \
-        .project = cpu_project, .gate_up = cpu_gate_up, .route = cpu_route, .experts = cpu_experts,                    \
-        .logits = cpu_logits, .copy_blocks = cpu_copy_blocks,                                                          \
+        .name = (variant), .kv_dtypes = CPU_KV_DTYPES, .dev_open = (open_fn), .dev_close = cpu_dev_close,              \
+        .dev_alloc = cpu_dev_alloc, .dev_free = cpu_dev_free, .dev_write = cpu_dev_write, .dev_read = cpu_dev_read,    \
+        .dev_wait = cpu_dev_wait, .weight_bind = cpu_weight_bind, .weight_drop = cpu_weight_drop,                      \
+        .acts_new = cpu_acts_new, .acts_free = cpu_acts_free, .embed = cpu_embed, .norm = cpu_norm, .qkv = cpu_qkv,    \
+        .attend = cpu_attend, .project = cpu_project, .gate_up = cpu_gate_up, .route = cpu_route,                      \
+        .experts = cpu_experts, .logits = cpu_logits, .copy_blocks = cpu_copy_blocks,                                  \
     }
 
 static const struct {
@@ -40,4 +43,9 @@ const struct ops *cpu_ops_by_name(const char *name)
         if (strcmp(variants[i].ops.name, name) == 0)
             return variants[i].kernels->runs_here() ? &variants[i].ops : NULL;
     return NULL;
+}
+
+const struct ops *cpu_ops_at(uint32_t i)
+{
+    return i < COUNT_OF(variants) ? &variants[i].ops : NULL;
 }

@@ -65,6 +65,8 @@ static enum err make_kv(struct decoder *d, struct error *e)
     const struct model_config *c = &d->cfg;
     uint64_t block_bytes;
     size_t row_bytes;
+    if ((d->ops->kv_dtypes >> d->o.kv_dtype & 1) == 0)
+        return FAIL(e, ERR_UNSUPPORTED, "a KV cache of type %s on %s", dtype_name(d->o.kv_dtype), d->ops->name);
     if (d->o.block_tokens == 0 || d->o.block_tokens % 16 != 0)
         return FAIL(e, ERR_INVALID, "block size %u is not a multiple of 16", d->o.block_tokens);
     TRY(decoder_kv_block_bytes(c, d->o.kv_dtype, d->o.block_tokens, &block_bytes, e));

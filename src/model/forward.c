@@ -153,6 +153,17 @@ static enum err check_step(const struct decoder *d, const struct step *s, struct
     return OK;
 }
 
+/* Everything between the batch arrays and the logits. */
+static void run_step(struct decoder *d)
+{
+    const float scale = d->arch->embed_times_sqrt_hidden ? sqrtf((float)d->cfg.hidden) : 1.0f;
+    d->ops->embed(
+        d->dev, &d->batch, &(struct embed_args){.table = &d->embed, .scale = scale, .out = d->x}); /* [T][H] */
+    run_layers(d, 0, d->cfg.n_layers);
+    if (d->batch.n_out > 0)
+        run_head(d);
+}
+
 enum err decoder_step(struct decoder *d, const struct step *s, struct error *e)
 {
     const struct ops *ops = d->ops;
@@ -169,11 +180,14 @@ enum err decoder_step(struct decoder *d, const struct step *s, struct error *e)
     d->batch.n_seqs = s->n_seqs;
     d->batch.n_out = s->n_out;
 
-    const float scale = d->arch->embed_times_sqrt_hidden ? sqrtf((float)d->cfg.hidden) : 1.0f;
-    ops->embed(d->dev, &d->batch, &(struct embed_args){.table = &d->embed, .scale = scale, .out = d->x});
-    run_layers(d, 0, d->cfg.n_layers);
-    if (s->n_out > 0)
-        run_head(d);
+    const struct graph_key key = {s->n_rows, s->n_seqs, s->n_out};
+    if (ops->graph_replay == NULL)
+        run_step(d);
+    else if (!ops->graph_replay(d->dev, key)) {
+        ops->graph_begin(d->dev, key);
+        run_step(d);
+        ops->graph_end(d->dev);
+    }
     return OK;
 }
 

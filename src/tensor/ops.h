@@ -35,6 +35,8 @@ struct acts; /* activations in the backend's forms; made by ops->acts_new */
 enum act_form {
     ACT_F32 = 1u << 0, /* float weights, and anything that is not a product */
     ACT_Q8 = 1u << 1,  /* quantised weights: groups of 32, see cpu/cpu.h for the arithmetic */
+    ACT_F16 = 1u << 2, /* float weights on devices whose matrix units take 16-bit inputs only */
+    ACT_BF16 = 1u << 3,
 };
 
 /* A matrix bound to a device: checked once, then trusted. A mixture of experts has n_mats matrices of one shape. */
@@ -216,6 +218,11 @@ struct copy_blocks_args {
 
 /* ---- the contract ------------------------------------------------------------------------------------------------ */
 
+/* What a recorded step depends on; all else is in device memory. */
+struct graph_key {
+    uint32_t n_rows, n_seqs, n_out;
+};
+
 /* What a device is opened with; capacities bound every later call. */
 struct dev_options {
     uint32_t threads;  /* CPU: worker team size, 0 = one per core */
@@ -225,7 +232,8 @@ struct dev_options {
 };
 
 struct ops {
-    const char *name; /* "cpu-ref", "cpu-avx2", "cuda" */
+    const char *name;   /* "cpu-ref", "cpu-avx2", "cuda" */
+    uint64_t kv_dtypes; /* bit 1 << dtype: what a KV cache may be */
 
     /* Devices and memory. alloc gives zeroed memory aligned to 64 bytes; read and write move bytes from and to the host
      * in stream order, and read waits for what it reads. */
@@ -247,6 +255,13 @@ struct ops {
     /* Room for rows_max activation rows of n elements in the given forms. */
     enum err (*acts_new)(struct dev *d, uint32_t rows, uint32_t n, uint32_t forms, struct acts **out, struct error *e);
     void (*acts_free)(struct dev *d, struct acts *a);
+
+    /* Recording: the ops between graph_begin and graph_end become one launch that graph_replay repeats for steps of the
+     * same key, with whatever the batch arrays then hold. All three are NULL on a backend that gains nothing from it.
+     */
+    bool (*graph_replay)(struct dev *d, struct graph_key key); /* false: nothing recorded for it */
+    void (*graph_begin)(struct dev *d, struct graph_key key);
+    void (*graph_end)(struct dev *d);
 
     void (*embed)(struct dev *d, const struct batch *b, const struct embed_args *a);
     void (*norm)(struct dev *d, const struct norm_args *a);

@@ -2,9 +2,13 @@
  */
 #include "base/mem.h"
 #include "cpu/cpu.h"
+#ifdef QUERN_CUDA
+#include "cuda/cuda.h"
+#endif
 #include "model/decoder.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -32,6 +36,16 @@ EXPORT void quern_model_close(struct testing_model *m)
     close_all(m);
 }
 
+static const struct ops *ops_of(const char *variant)
+{
+#ifdef QUERN_CUDA
+    const char *why;
+    if (variant != NULL && strcmp(variant, "cuda") == 0)
+        return cuda_ops(&why);
+#endif
+    return variant != NULL ? cpu_ops_by_name(variant) : cpu_ops();
+}
+
 static enum err open_all(struct testing_model *m, const char *path, const struct testing_options *o, struct error *e)
 {
     struct model_config *cfg = mem_zalloc(sizeof *cfg);
@@ -41,13 +55,15 @@ static enum err open_all(struct testing_model *m, const char *path, const struct
         err = model_source_open(path, &m->source, e);
     if (err == OK)
         err = model_config_read(m->source, cfg, e);
+    if (err == OK && ops_of(o->variant) == NULL)
+        err = FAIL(e, ERR_UNSUPPORTED, "this machine cannot run %s", o->variant);
     if (err == OK) {
         const uint32_t context = o->context != 0 ? o->context : MIN(cfg->context_length, 4096u);
         m->block_tokens = o->block_tokens;
         m->n_blocks = (context + o->block_tokens - 1) / o->block_tokens;
         m->rows_max = o->rows_max;
         const struct weight_source src = decoder_file_source(m->source);
-        const struct decoder_options d = {.ops = o->variant != NULL ? cpu_ops_by_name(o->variant) : cpu_ops(),
+        const struct decoder_options d = {.ops = ops_of(o->variant),
             .threads = o->threads,
             .rows_max = o->rows_max,
             .out_max = o->rows_max,
