@@ -76,7 +76,10 @@ static enum err perform(const struct options *o, const struct verb *verb, struct
             help_global(out, help_width());
         return OK;
     }
-    return o->version ? verb_version(o, out, e) : verb->run(o, out, e);
+    if (o->version)
+        return verb_version(o, out, e);
+    assert(verb != NULL); /* resolve saw to it */
+    return verb->run(o, out, e);
 }
 
 /* What it cost, for those who asked for --log-level debug. */

@@ -90,9 +90,11 @@ static enum err from_json_file(struct inspect *x, const char *path, struct error
     TRY(file_open(path, &fd, &bytes, e));
     const size_t n = (size_t)MIN(bytes, TOKENIZER_SCAN_BYTES_MAX);
     char *text = mem_alloc(n);
-    enum err err = text == NULL ? FAIL(e, ERR_NOMEM, "no memory to read %s", path) : OK;
-    if (err == OK)
-        err = file_read_at(fd, 0, text, n, path, e);
+    if (text == NULL) {
+        file_close(&fd);
+        return FAIL(e, ERR_NOMEM, "no memory to read %s", path);
+    }
+    const enum err err = file_read_at(fd, 0, text, n, path, e);
     if (err == OK) {
         const struct str type = find_model_type((struct str){text, n});
         set_name(x, type.n > 0 ? type : STR("tokenizer.json of unknown type"));

@@ -27,10 +27,10 @@ const struct option_row *option_find(struct option_table t, struct str name)
 {
     for (size_t i = 0; i < t.n; i++) {
         if (name_eq(name, t.rows[i].name))
-            return &t.rows[i];
+            return t.rows + i;
         for (size_t k = 0; k < OPTION_ALIASES_MAX; k++)
             if (name_eq(name, t.rows[i].aliases[k]))
-                return &t.rows[i];
+                return t.rows + i;
     }
     return NULL;
 }
@@ -39,7 +39,7 @@ const struct option_row *option_find_letter(struct option_table t, char letter)
 {
     for (size_t i = 0; i < t.n; i++)
         if (letter != '\0' && t.rows[i].letter == letter)
-            return &t.rows[i];
+            return t.rows + i;
     return NULL;
 }
 

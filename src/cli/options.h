@@ -46,7 +46,6 @@ struct option_list {
 struct option_row {
     const char *name;                        /* without the dashes; lower case, words joined by '-' */
     const char *aliases[OPTION_ALIASES_MAX]; /* other spellings that mean the same, e.g. vLLM's */
-    char letter;                             /* -x, or 0 */
     enum option_type type;
     enum option_group group;
     size_t field;               /* offsetof(struct options, ...) */
@@ -57,6 +56,7 @@ struct option_row {
     const char *verbs;          /* the verbs that take it, separated by blanks; NULL: every verb */
     const char *value;          /* what the value is called in help: "N", "FILE"; NULL for bools and enums */
     const char *help;           /* one or two sentences with a full stop */
+    char letter;                /* -x, or 0 */
     bool cli_only;              /* makes no sense in a config file */
 };
 
