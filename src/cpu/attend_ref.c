@@ -61,13 +61,13 @@ static void fold(
 void attend_ref(struct worker *w, const struct attend_tile *t)
 {
     const struct attend_args *a = t->args;
-    const uint32_t per_kv = a->n_heads / a->n_kv_heads, n = a->head_dim;
-    assert(t->n_rows * per_kv <= ATTN_ROWS_MAX && n <= HEAD_DIM_MAX);
-    for (uint32_t i = 0; i < t->n_rows * per_kv; i++) {
+    const uint32_t n_heads = t->n_heads, n = a->head_dim;
+    assert(t->n_rows * n_heads <= ATTN_ROWS_MAX && n <= HEAD_DIM_MAX);
+    for (uint32_t i = 0; i < t->n_rows * n_heads; i++) {
         w->max[i] = -3.402823466e38f;
         w->sum[i] = 0.0f;
     }
-    memset(w->out, 0, sizeof(float) * t->n_rows * per_kv * n);
+    memset(w->out, 0, sizeof(float) * t->n_rows * n_heads * n);
 
     const uint32_t *pos = t->batch->pos;
     const uint32_t first_pos = pos[t->first_row], last_pos = pos[t->first_row + t->n_rows - 1];
@@ -79,16 +79,16 @@ void attend_ref(struct worker *w, const struct attend_tile *t)
             const uint32_t p = pos[t->first_row + r];
             const uint32_t seen = a->window > 0 && p + 1 > a->window ? p + 1 - a->window : 0;
             const uint32_t from = MAX(from_all, seen), to = MIN(to_all, p + 1);
-            for (uint32_t h = 0; from < to && h < per_kv; h++) {
-                const float *q = a->q + ((size_t)(t->first_row + r) * a->n_heads + t->kv_head * per_kv + h) * n;
-                fold(w, a, q, r * per_kv + h, from_all, from, to);
+            for (uint32_t h = 0; from < to && h < n_heads; h++) {
+                const float *q = a->q + ((size_t)(t->first_row + r) * a->n_heads + t->first_head + h) * n;
+                fold(w, a, q, r * n_heads + h, from_all, from, to);
             }
         }
     }
     for (uint32_t r = 0; r < t->n_rows; r++)
-        for (uint32_t h = 0; h < per_kv; h++) {
-            const uint32_t i = r * per_kv + h;
-            float *to = a->out->f32 + ((size_t)(t->first_row + r) * a->n_heads + t->kv_head * per_kv + h) * n;
+        for (uint32_t h = 0; h < n_heads; h++) {
+            const uint32_t i = r * n_heads + h;
+            float *to = a->out->f32 + ((size_t)(t->first_row + r) * a->n_heads + t->first_head + h) * n;
             for (uint32_t d = 0; d < n; d++)
                 to[d] = w->out[(size_t)i * n + d] / w->sum[i];
         }

@@ -6,10 +6,11 @@
 #include "base/team.h"
 #include "cpu/cpu.h"
 
-#define ACT_GROUP     32 /* activations share a scale in groups of this many; every weight block is a multiple */
-#define SUB_GROUP     16 /* the finest scale any weight type has */
-#define ATTN_TILE     64 /* positions; part of the definition of attention, see cpu.h */
-#define ATTN_ROWS_MAX 64 /* (row, head) pairs one attention tile carries; bounds a worker's scratch */
+#define ACT_GROUP     32        /* activations share a scale in groups of this many; every weight block is a multiple */
+#define SUB_GROUP     16        /* the finest scale any weight type has */
+#define ACT_SMALLEST  0x1p-100f /* a group whose largest |x| is below counts as zeros: 127 / max must not overflow */
+#define ATTN_TILE     64        /* positions; part of the definition of attention, see cpu.h */
+#define ATTN_ROWS_MAX 64        /* (row, head) pairs one attention tile carries; bounds a worker's scratch */
 #define HEAD_DIM_MAX  MODEL_HEAD_DIM_MAX
 
 /* n elements a row; f32 is always there, the rest when ACT_Q8 was asked for. */
@@ -49,7 +50,7 @@ struct product {
     size_t out_stride;
 };
 
-/* Some consecutive rows of one sequence and one kv head with its query heads. */
+/* Some consecutive rows of one sequence and one kv head with its query heads, or some of them. */
 struct attend_tile {
     const struct attend_args *args;
     const struct batch *batch;
@@ -57,6 +58,7 @@ struct attend_tile {
     const struct batch_seq *seq;
     uint32_t first_row, n_rows; /* batch rows */
     uint32_t kv_head;
+    uint32_t first_head, n_heads; /* query heads; n_rows * n_heads <= ATTN_ROWS_MAX */
 };
 
 /* What a variant provides. Every kernel computes rows as cpu.h defines them or as the variant's file says. */
@@ -65,6 +67,7 @@ struct kernels {
     bool (*runs_here)(void);
     /* Columns [lo, hi) of all rows of p, bias added. */
     void (*product)(struct worker *w, const struct product *p, uint32_t lo, uint32_t hi);
+    /* out may be x. */
     void (*norm_row)(const float *x, const float *gain, float eps, uint32_t n, float *out);
     void (*quant_groups)(const float *x, uint32_t n, int8_t *q, float *scale, int16_t *sum16);
     void (*glu)(enum glu kind, const float *gate, const float *up, uint32_t n, float *out);
@@ -84,8 +87,7 @@ struct dev {
     uint32_t rows_max;
     uint32_t n_in_max;        /* widest weight bound so far; sizes workers' rows */
     struct row_chunk *chunks; /* [rows_max]: how attention cuts this batch */
-    /* Mixtures, made when the first expert weight is bound. A pair is one row's one expert; pairs are sorted by expert.
-     */
+    /* Mixtures. A pair is one row's one expert; pairs are sorted by expert. */
     uint32_t *pair_row;     /* [rows_max * MODEL_EXPERTS_USED_MAX]: sorted pair -> row */
     uint32_t *pair_place;   /* [rows_max * MODEL_EXPERTS_USED_MAX]: row * top_k + j -> sorted pair */
     uint32_t *expert_first; /* [MODEL_EXPERTS_MAX + 1]: first sorted pair of each expert */
@@ -96,6 +98,10 @@ extern const struct kernels kernels_ref;
 /* unpack.c: one weight row of any quantised dtype into q, scale, min. */
 bool can_unpack(enum dtype dtype);
 void unpack_row(enum dtype dtype, const void *row, uint32_t n, struct unpacked *out);
+
+/* ops_cpu.c: team_run for an op. The thread that drives the device may not be the one that opened it, and its share of
+ * the tiles must round as the workers' do. */
+void cpu_run(struct dev *d, uint32_t n_tiles, team_fn *fn, void *ctx);
 
 /* ops_cpu.c: the ops over a device's kernels. */
 void cpu_embed(struct dev *d, const struct batch *b, const struct embed_args *a);

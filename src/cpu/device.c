@@ -30,6 +30,17 @@ static bool worker_init(struct worker *w)
     return w->k != NULL && w->v != NULL && w->out != NULL && w->max != NULL && w->sum != NULL;
 }
 
+/* What the ops keep about a batch. The lists of pairs cost no memory until a mixture touches their pages. */
+static bool make_lists(struct dev *d)
+{
+    const size_t n_pairs = (size_t)d->rows_max * MODEL_EXPERTS_USED_MAX;
+    d->chunks = mem_array(d->rows_max, sizeof *d->chunks);
+    d->pair_row = mem_array(n_pairs, sizeof *d->pair_row);
+    d->pair_place = mem_array(n_pairs, sizeof *d->pair_place);
+    d->expert_first = mem_array(MODEL_EXPERTS_MAX + 1, sizeof *d->expert_first);
+    return d->chunks != NULL && d->pair_row != NULL && d->pair_place != NULL && d->expert_first != NULL;
+}
+
 enum err cpu_dev_open(const struct kernels *k, const struct dev_options *o, struct dev **out, struct error *e)
 {
     *out = NULL;
@@ -49,7 +60,7 @@ enum err cpu_dev_open(const struct kernels *k, const struct dev_options *o, stru
         if (!ok)
             err = FAIL(e, ERR_NOMEM, "no memory for the scratch of %u threads", threads);
     }
-    if (err == OK && (d->chunks = mem_array(o->rows_max, sizeof *d->chunks)) == NULL)
+    if (err == OK && !make_lists(d))
         err = FAIL(e, ERR_NOMEM, "no memory for batches of %u rows", o->rows_max);
     if (err != OK) {
         cpu_dev_close(d);
@@ -133,20 +144,6 @@ static enum err widen_workers(struct dev *d, uint32_t n_in, struct error *e)
     return OK;
 }
 
-/* The lists by which rows are grouped by expert, when the first expert weight comes. */
-static enum err make_pairs(struct dev *d, uint64_t n_mats, struct error *e)
-{
-    if (n_mats == 1 || d->pair_row != NULL)
-        return OK;
-    const size_t n_pairs = (size_t)d->rows_max * MODEL_EXPERTS_USED_MAX;
-    d->pair_place = mem_array(n_pairs, sizeof *d->pair_place);
-    d->expert_first = mem_array(MODEL_EXPERTS_MAX + 1, sizeof *d->expert_first);
-    d->pair_row = mem_array(n_pairs, sizeof *d->pair_row);
-    if (d->pair_row == NULL || d->pair_place == NULL || d->expert_first == NULL)
-        return FAIL(e, ERR_NOMEM, "no memory to group %zu expert pairs", n_pairs);
-    return OK;
-}
-
 enum err cpu_weight_bind(
     struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e)
 {
@@ -163,7 +160,6 @@ enum err cpu_weight_bind(
     if (n_mats > MODEL_EXPERTS_MAX)
         return FAIL(
             e, ERR_LIMIT, "a weight has %llu experts; the limit is %d", (unsigned long long)n_mats, MODEL_EXPERTS_MAX);
-    TRY(make_pairs(d, n_mats, e));
     TRY(widen_workers(d, (uint32_t)n_in, e));
     const void **mat = mem_array(n_mats, sizeof *mat);
     if (mat == NULL)

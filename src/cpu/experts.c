@@ -59,7 +59,7 @@ void cpu_route(struct dev *d, const struct batch *b, const struct route_args *a)
 {
     assert(a->router->n_out <= MODEL_EXPERTS_MAX && a->top_k <= MODEL_EXPERTS_USED_MAX);
     struct route_job job = {d, b, a};
-    team_run(d->team, (b->n_rows + TILE_ROWS - 1) / TILE_ROWS, route_tile, &job);
+    cpu_run(d, (b->n_rows + TILE_ROWS - 1) / TILE_ROWS, route_tile, &job);
 }
 
 struct experts_job {
@@ -161,11 +161,11 @@ static void combine_rows(void *ctx, uint32_t tile, uint32_t worker)
 
 void cpu_experts(struct dev *d, const struct batch *b, const struct experts_args *a)
 {
-    assert(d->pair_row != NULL && a->top_k <= MODEL_EXPERTS_USED_MAX);
+    assert(a->top_k <= MODEL_EXPERTS_USED_MAX);
     sort_pairs(d, b->n_rows, a);
     struct experts_job job = {d, b, a, (a->gate->n_out + TILE_COLS - 1) / TILE_COLS};
-    team_run(d->team, a->gate->n_mats * job.n_col_tiles, gate_up_pairs, &job);
+    cpu_run(d, a->gate->n_mats * job.n_col_tiles, gate_up_pairs, &job);
     job.n_col_tiles = (a->down->n_out + TILE_COLS - 1) / TILE_COLS;
-    team_run(d->team, a->gate->n_mats * job.n_col_tiles, down_pairs, &job);
-    team_run(d->team, (b->n_rows + TILE_ROWS - 1) / TILE_ROWS, combine_rows, &job);
+    cpu_run(d, a->gate->n_mats * job.n_col_tiles, down_pairs, &job);
+    cpu_run(d, (b->n_rows + TILE_ROWS - 1) / TILE_ROWS, combine_rows, &job);
 }

@@ -2,8 +2,10 @@
  * a sum, and a tile finishes what it made (bias, rope, KV write, activation, quantisation) while it is in cache. */
 #include "cpu/cpu_int.h"
 
+#include <math.h>
 #include <string.h>
 
+#define F16_NAN       0x7e00
 #define TILE_COLS     32  /* output columns a tile makes: one activation group, so that a tile can quantise its own */
 #define TILE_COLS_TOP 128 /* the vocabulary is wide; fewer claims */
 #define TILE_ROWS     8   /* rows a row-wise tile handles */
@@ -11,6 +13,12 @@
 static uint32_t tiles_of(uint32_t n, uint32_t per_tile)
 {
     return (n + per_tile - 1) / per_tile;
+}
+
+void cpu_run(struct dev *d, uint32_t n_tiles, team_fn *fn, void *ctx)
+{
+    team_flush_denormals();
+    team_run(d->team, n_tiles, fn, ctx);
 }
 
 void acts_finish(const struct kernels *k, struct acts *a, uint32_t forms, size_t row, uint32_t at, uint32_t n)
@@ -48,7 +56,7 @@ static void embed_tile(void *ctx, uint32_t tile, uint32_t worker)
 void cpu_embed(struct dev *d, const struct batch *b, const struct embed_args *a)
 {
     struct embed_job job = {b, a};
-    team_run(d->team, tiles_of(b->n_rows, TILE_ROWS), embed_tile, &job);
+    cpu_run(d, tiles_of(b->n_rows, TILE_ROWS), embed_tile, &job);
 }
 
 /* ---- norm ---------------------------------------------------------------------------------------------------- */
@@ -74,7 +82,7 @@ void cpu_norm(struct dev *d, const struct norm_args *a)
 {
     assert(a->out->n == a->n && a->n_rows <= a->out->rows);
     struct norm_job job = {d->k, a};
-    team_run(d->team, tiles_of(a->n_rows, TILE_ROWS), norm_tile, &job);
+    cpu_run(d, tiles_of(a->n_rows, TILE_ROWS), norm_tile, &job);
 }
 
 /* ---- qkv: a tile is one head, of q, k or v --------------------------------------------------------------------- */
@@ -108,6 +116,28 @@ static void turn_head(const struct qkv_job *j, const float *gain, uint32_t row, 
         rope_row(j->a, j->b->pos[row], x);
 }
 
+/* Round a row into the cache. A quantised group that holds NaN, infinity or more than its scale can say becomes NaN as
+ * a whole; it belongs to one token of one sequence, which is lost anyway. */
+static void round_row(const struct kv_layer *layer, const float *x, unsigned char *to, uint32_t n)
+{
+    const struct dtype_info *info = dtype_info(layer->dtype);
+    if ((info->flags & DTYPE_IS_QUANTISED) == 0) {
+        info->quant(x, to, n);
+        return;
+    }
+    for (uint32_t at = 0; at < n; at += info->block_elems, to += info->block_bytes) {
+        bool fits = true;
+        for (uint32_t i = 0; i < info->block_elems; i++)
+            fits = fits && fabsf(x[at + i]) <= info->quant_max;
+        if (fits) {
+            info->quant(x + at, to, info->block_elems);
+        } else {
+            memset(to, 0, info->block_bytes);
+            memcpy(to, &(uint16_t){F16_NAN}, sizeof(uint16_t)); /* Q8_0 and Q4_0 begin with their scale */
+        }
+    }
+}
+
 static void write_kv(const struct qkv_job *j, uint64_t part_at, uint32_t head, uint32_t row, const float *x)
 {
     const struct kv_layer *layer = j->a->layer;
@@ -118,7 +148,7 @@ static void write_kv(const struct qkv_job *j, uint64_t part_at, uint32_t head, u
     assert(block < j->kv->n_blocks);
     unsigned char *to = j->kv->blocks + (uint64_t)block * j->kv->block_bytes + part_at +
                         ((uint64_t)head * j->kv->block_tokens + token) * layer->row_bytes;
-    dtype_info(layer->dtype)->quant(x, to, j->a->head_dim);
+    round_row(layer, x, to, j->a->head_dim);
 }
 
 static void qkv_tile(void *ctx, uint32_t tile, uint32_t worker)
@@ -154,7 +184,7 @@ void cpu_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const st
 {
     assert(a->head_dim <= HEAD_DIM_MAX && a->rope_dims <= a->head_dim && b->n_rows <= d->rows_max);
     struct qkv_job job = {d, b, kv, a};
-    team_run(d->team, a->n_heads + 2 * a->n_kv_heads, qkv_tile, &job);
+    cpu_run(d, a->n_heads + 2 * a->n_kv_heads, qkv_tile, &job);
 }
 
 /* ---- attend: a tile is some rows of one sequence and one kv head ------------------------------------------------ */
@@ -164,25 +194,29 @@ struct attend_job {
     const struct batch *b;
     const struct kv_cache *kv;
     const struct attend_args *a;
-    bool finish_here; /* the heads of one kv head are whole activation groups */
+    uint32_t heads_each, n_parts; /* query heads of one kv head are cut into parts of heads_each */
+    bool finish_here;             /* the heads of a tile are whole activation groups */
 };
 
 static void attend_one(void *ctx, uint32_t tile, uint32_t worker)
 {
     const struct attend_job *j = ctx;
     const struct attend_args *a = j->a;
-    const struct row_chunk *c = &j->d->chunks[tile / a->n_kv_heads];
+    const uint32_t per_kv = a->n_heads / a->n_kv_heads;
+    const struct row_chunk *c = &j->d->chunks[tile / (a->n_kv_heads * j->n_parts)];
+    const uint32_t kv_head = tile / j->n_parts % a->n_kv_heads, from = tile % j->n_parts * j->heads_each;
     const struct attend_tile t = {.args = a,
         .batch = j->b,
         .kv = j->kv,
         .seq = &j->b->seqs[c->seq],
         .first_row = c->first_row,
         .n_rows = c->n_rows,
-        .kv_head = tile % a->n_kv_heads};
+        .kv_head = kv_head,
+        .first_head = kv_head * per_kv + from,
+        .n_heads = MIN(j->heads_each, per_kv - from)};
     j->d->k->attend(&j->d->workers[worker], &t);
-    const uint32_t width = a->n_heads / a->n_kv_heads * a->head_dim;
     for (uint32_t r = 0; j->finish_here && r < c->n_rows; r++)
-        acts_finish(j->d->k, a->out, a->forms, c->first_row + r, t.kv_head * width, width);
+        acts_finish(j->d->k, a->out, a->forms, c->first_row + r, t.first_head * a->head_dim, t.n_heads * a->head_dim);
 }
 
 static void attend_finish_rows(void *ctx, uint32_t tile, uint32_t worker)
@@ -195,18 +229,21 @@ static void attend_finish_rows(void *ctx, uint32_t tile, uint32_t worker)
 
 void cpu_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct attend_args *a)
 {
-    const uint32_t per_kv = a->n_heads / a->n_kv_heads, width = per_kv * a->head_dim;
-    assert(per_kv <= ATTN_ROWS_MAX && a->head_dim <= HEAD_DIM_MAX);
-    const uint32_t rows_each = MIN(ATTN_ROWS_MAX / per_kv, (uint32_t)16);
+    const uint32_t per_kv = a->n_heads / a->n_kv_heads, heads_each = MIN(per_kv, (uint32_t)ATTN_ROWS_MAX);
+    assert(a->head_dim <= HEAD_DIM_MAX);
+    const uint32_t rows_each = MIN(ATTN_ROWS_MAX / heads_each, (uint32_t)16);
     uint32_t n_chunks = 0;
     for (uint32_t s = 0; s < b->n_seqs; s++)
         for (uint32_t r = 0; r < b->seqs[s].n_rows; r += rows_each)
             d->chunks[n_chunks++] = (struct row_chunk){
                 .seq = s, .first_row = b->seqs[s].first_row + r, .n_rows = MIN(rows_each, b->seqs[s].n_rows - r)};
-    struct attend_job job = {d, b, kv, a, (a->forms & ACT_Q8) && width % ACT_GROUP == 0};
-    team_run(d->team, n_chunks * a->n_kv_heads, attend_one, &job);
+    struct attend_job job = {d, b, kv, a, heads_each, tiles_of(per_kv, heads_each), false};
+    const uint32_t last = per_kv - (job.n_parts - 1) * heads_each; /* heads of the last part */
+    job.finish_here =
+        (a->forms & ACT_Q8) && heads_each * a->head_dim % ACT_GROUP == 0 && last * a->head_dim % ACT_GROUP == 0;
+    cpu_run(d, n_chunks * a->n_kv_heads * job.n_parts, attend_one, &job);
     if ((a->forms & ACT_Q8) && !job.finish_here)
-        team_run(d->team, tiles_of(b->n_rows, TILE_ROWS), attend_finish_rows, &job);
+        cpu_run(d, tiles_of(b->n_rows, TILE_ROWS), attend_finish_rows, &job);
 }
 
 /* ---- project ---------------------------------------------------------------------------------------------------- */
@@ -247,9 +284,9 @@ void cpu_project(struct dev *d, const struct batch *b, const struct project_args
 {
     assert(a->in->n == a->w->n_in);
     struct project_job job = {d, b, a};
-    team_run(d->team, tiles_of(a->w->n_out, TILE_COLS), project_tile, &job);
+    cpu_run(d, tiles_of(a->w->n_out, TILE_COLS), project_tile, &job);
     if (a->post_gain != NULL)
-        team_run(d->team, tiles_of(b->n_rows, TILE_ROWS), post_norm_tile, &job);
+        cpu_run(d, tiles_of(b->n_rows, TILE_ROWS), post_norm_tile, &job);
 }
 
 /* ---- gate and up ------------------------------------------------------------------------------------------------ */
@@ -282,7 +319,7 @@ void cpu_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args
 {
     assert(a->out->n == a->gate->n_out && a->up->n_out == a->gate->n_out);
     struct gate_up_job job = {d, b, a};
-    team_run(d->team, tiles_of(a->gate->n_out, TILE_COLS), gate_up_tile, &job);
+    cpu_run(d, tiles_of(a->gate->n_out, TILE_COLS), gate_up_tile, &job);
 }
 
 /* ---- logits ----------------------------------------------------------------------------------------------------- */
@@ -306,7 +343,7 @@ static void logits_tile(void *ctx, uint32_t tile, uint32_t worker)
 void cpu_logits(struct dev *d, const struct logits_args *a)
 {
     struct logits_job job = {d, a};
-    team_run(d->team, tiles_of(a->head->n_out, TILE_COLS_TOP), logits_tile, &job);
+    cpu_run(d, tiles_of(a->head->n_out, TILE_COLS_TOP), logits_tile, &job);
 }
 
 void cpu_copy_blocks(struct dev *d, const struct copy_blocks_args *a)

@@ -87,10 +87,11 @@ static void quant_groups_ref(const float *x, uint32_t n, int8_t *q, float *scale
             finite = finite && a <= 3.402823466e38f;
             most = a > most ? a : most;
         }
-        const float inv = finite && most > 0.0f ? 127.0f / most : 0.0f;
-        scale[g] = finite ? most / 127.0f : NAN;
+        const bool counts = finite && most >= ACT_SMALLEST;
+        const float inv = counts ? 127.0f / most : 0.0f;
+        scale[g] = counts ? most / 127.0f : finite ? 0.0f : NAN;
         for (uint32_t i = 0; i < ACT_GROUP; i++)
-            q[g * ACT_GROUP + i] = (int8_t)(inv > 0.0f ? rintf(v[i] * inv) : 0.0f);
+            q[g * ACT_GROUP + i] = (int8_t)(counts ? rintf(v[i] * inv) : 0.0f);
         for (uint32_t h = 0; h < ACT_GROUP / SUB_GROUP; h++) {
             int sum = 0;
             for (uint32_t i = 0; i < SUB_GROUP; i++)
