@@ -225,10 +225,11 @@ enum err hf_cache_find(const struct hub *h, const struct hub_spec *s, char *path
     const char *open = "";
     struct hub_file *files = arena_array(&a, HUB_ENTRY_FILES_MAX, sizeof *files);
     bool *picked = arena_array(&a, HUB_ENTRY_FILES_MAX, sizeof *picked);
-    enum err err =
-        files != NULL && picked != NULL ? OK : FAIL(e, ERR_NOMEM, "no memory to read the Hugging Face cache");
-    if (err == OK)
-        err = read_names(dir, "", files, &n, &a, e);
+    if (files == NULL || picked == NULL) {
+        arena_fini(&a);
+        return FAIL(e, ERR_NOMEM, "no memory to read the Hugging Face cache");
+    }
+    enum err err = read_names(dir, "", files, &n, &a, e);
     if (err == OK && (choose_files(files, n, s->file, picked, &open, NULL) != OK || !has_all_shards(files, n)))
         err = ERR_NOT_FOUND; /* the client fetched other files of that repository */
     if (err == OK && open[0] != '\0')

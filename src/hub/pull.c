@@ -349,9 +349,9 @@ static enum err plan_hf(struct hub *h, const struct hub_spec *s, const struct hf
 
 static enum err pull_hf(struct hub *h, const struct hub_spec *s, char *path, struct error *e)
 {
-    struct hf_listing l;
-    struct manifest m;
-    char name[HUB_NAME_MAX + 1];
+    struct hf_listing l = {0};
+    struct manifest m = {0};
+    char name[HUB_NAME_MAX + 1] = "";
     const char **urls = NULL;
     struct arena a;
     arena_init(&a, 8 * HUB_LISTING_BYTES_MAX);

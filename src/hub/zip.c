@@ -209,7 +209,7 @@ static enum err extract_mapped(const struct hub *h, const struct file_map *m, co
     const struct hub_file *file, struct error *e)
 {
     struct zip_member z = {0};
-    struct str data;
+    struct str data = {"", 0};
     TRY(find_member(m, member, &z, e));
     if ((z.flags & 1) != 0 || (z.method != 0 && z.method != 8))
         return FAIL(

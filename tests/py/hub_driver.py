@@ -14,9 +14,10 @@ LIB = pathlib.Path(os.environ.get("QUERN_TESTING_LIB", ROOT / "build/release/tes
 class Call(ctypes.Structure):
     _fields_ = [
         ("op", ctypes.c_char_p), ("cache_dir", ctypes.c_char_p), ("model", ctypes.c_char_p),
-        ("log_path", ctypes.c_char_p), ("cancel", ctypes.c_void_p), ("offline", ctypes.c_uint32), ("retry_max", ctypes.c_uint32),
-        ("retry_ms", ctypes.c_uint32), ("retry_cap_ms", ctypes.c_uint32), ("connect_ms", ctypes.c_uint32),
-        ("stall_ms", ctypes.c_uint32), ("path", ctypes.c_void_p), ("text", ctypes.c_void_p),
+        ("log_path", ctypes.c_char_p), ("cancel", ctypes.c_void_p), ("offline", ctypes.c_uint32),
+        ("retry_max", ctypes.c_uint32), ("retry_ms", ctypes.c_uint32), ("retry_cap_ms", ctypes.c_uint32),
+        ("connect_ms", ctypes.c_uint32), ("stall_ms", ctypes.c_uint32), ("path", ctypes.c_void_p),
+        ("text", ctypes.c_void_p),
     ]
 
 

@@ -170,8 +170,8 @@ def test_a_bad_listing_is_an_answer(hub, server, text, code):
 
 
 @pytest.mark.parametrize("model", ["hf:", "hf:x", "hf:/x", "hf:x/", "hf:a/b/c", "hf:a/..", "hf:../b", "hf:a b/c",
-                                   "hf:a/b@", "hf:a/b@..", "hf:a/b@x y", "hf:a/b:", "hf:a/b?x", "hf:" + "a" * 300 + "/b",
-                                   "hf:a/b:" + "x" * 2000])
+                                   "hf:a/b@", "hf:a/b@..", "hf:a/b@x y", "hf:a/b:", "hf:a/b?x",
+                                   "hf:" + "a" * 300 + "/b", "hf:a/b:" + "x" * 2000])
 def test_a_malformed_name_never_reaches_the_network(hub, server, model):
     assert hub.pull(model).code in ("INVALID", "LIMIT")
     assert hub.resolve(model).code in ("INVALID", "LIMIT")
