@@ -221,7 +221,7 @@ struct acts *acts_make(const struct rig *rig, struct dev *d, uint32_t rows, uint
     struct error e;
     struct acts *a = NULL;
     assert_ok(e, rig->ops->acts_new(d, rows, n, forms, &a, &e));
-    acts_poison(a);
+    acts_poison(a, POISON_NAN);
     return a;
 }
 
@@ -232,14 +232,14 @@ void acts_put(struct dev *d, struct acts *a, uint32_t row, const float *x)
     acts_finish(d->k, a, a->forms, row, 0, a->n);
 }
 
-void acts_poison(struct acts *a)
+void acts_poison(struct acts *a, int byte)
 {
     const size_t elems = (size_t)a->rows * a->n;
-    memset(a->f32, 0xff, elems * sizeof *a->f32);
+    memset(a->f32, byte, elems * sizeof *a->f32);
     if (a->forms & ACT_Q8) {
-        memset(a->q, 0x5a, elems);
-        memset(a->scale, 0xff, elems / ACT_GROUP * sizeof *a->scale);
-        memset(a->sum16, 0x5a, elems / SUB_GROUP * sizeof *a->sum16);
+        memset(a->q, byte ^ 0x66, elems);
+        memset(a->scale, byte, elems / ACT_GROUP * sizeof *a->scale);
+        memset(a->sum16, byte ^ 0x66, elems / SUB_GROUP * sizeof *a->sum16);
     }
 }
 

@@ -82,7 +82,12 @@ void matrix_row(const struct matrix *m, uint32_t mat, uint32_t o, float *out);
 
 struct acts *acts_make(const struct rig *rig, struct dev *d, uint32_t rows, uint32_t n, uint32_t forms);
 void acts_put(struct dev *d, struct acts *a, uint32_t row, const float *x); /* and its other forms */
-void acts_poison(struct acts *a);
+
+/* What poisoned memory is filled with: NaN, or a small number. Rows alone are made over the one and rows in company
+ * over the other, so that a result that leans on what a buffer held shows. */
+#define POISON_NAN    0xff
+#define POISON_NUMBER 0x3c
+void acts_poison(struct acts *a, int byte);
 
 /* One row's result: floats (compared by bits, NaN like NaN) and bytes (compared as they are). */
 struct result {

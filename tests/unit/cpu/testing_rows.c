@@ -12,13 +12,14 @@
 #define ROUTER    17
 #define TOP_K     5
 #define EXPERTS   4
-#define USED      2
+#define USED      3 /* two would hide their order: a + b is b + a */
 
 struct bench {
     const struct rig *rig;
     const struct row_check *c;
     struct dev *d;
     uint32_t threads, h, f, round;
+    int poison;
     struct matrix a, b, down;
     struct acts *in, *out, *hidden;
     float *pool;               /* [POOL][h] */
@@ -61,7 +62,7 @@ static void bench_init(struct bench *b, const struct rig *rig, const struct row_
 {
     const uint32_t n = inner_of(c->dtype);
     const uint32_t forms = n % ACT_GROUP == 0 ? ACT_F32 | ACT_Q8 : ACT_F32;
-    *b = (struct bench){.rig = rig, .c = c, .threads = threads, .h = n, .f = n};
+    *b = (struct bench){.rig = rig, .c = c, .threads = threads, .poison = POISON_NAN, .h = n, .f = n};
     b->d = rig_open(rig, threads, BATCH_MAX);
     make_matrices(b);
     b->in = acts_make(rig, b->d, BATCH_MAX, n, forms);
@@ -156,10 +157,12 @@ static void run_experts(struct bench *b, const struct batch *batch, const uint32
     put_residual(b, pick, batch->n_rows, 37);
     for (uint32_t i = 0; i < batch->n_rows; i++) {
         struct dice own = {b->c->seed * 13 + pick[i]};
-        b->expert[i * USED] = dice_below(&own, EXPERTS);
-        b->expert[i * USED + 1] = (b->expert[i * USED] + 1 + dice_below(&own, EXPERTS - 1)) % EXPERTS;
-        b->used[i * USED] = 0.5f + (float)dice_below(&own, 1000) * 0.0005f;
-        b->used[i * USED + 1] = 1.0f - b->used[i * USED];
+        uint32_t order[EXPERTS] = {0, 1, 2, 3};
+        dice_shuffle(&own, order, EXPERTS);
+        for (uint32_t j = 0; j < USED; j++) {
+            b->expert[i * USED + j] = order[j];
+            b->used[i * USED + j] = 0.2f + (float)dice_below(&own, 1000) * 0.0005f;
+        }
     }
     b->rig->ops->experts(b->d, batch,
         &(struct experts_args){.in = b->in,
@@ -221,13 +224,13 @@ static void run_rest(struct bench *b, const struct batch *batch, struct result *
 static void run_rows(struct bench *b, const uint32_t *pick, uint32_t n_rows, struct result *r)
 {
     int32_t token[BATCH_MAX];
-    acts_poison(b->in);
-    acts_poison(b->out);
-    acts_poison(b->hidden);
-    memset(b->x, 0xff, sizeof(float) * BATCH_MAX * VOCAB);
-    memset(b->scratch, 0xff, sizeof(float) * BATCH_MAX * USED * 2 * MAX(b->h, (uint32_t)VOCAB));
-    memset(b->used, 0xff, sizeof(float) * BATCH_MAX * TOP_K);
-    memset(b->expert, 0xff, sizeof(uint32_t) * BATCH_MAX * TOP_K);
+    acts_poison(b->in, b->poison);
+    acts_poison(b->out, b->poison);
+    acts_poison(b->hidden, b->poison);
+    memset(b->x, b->poison, sizeof(float) * BATCH_MAX * VOCAB);
+    memset(b->scratch, b->poison, sizeof(float) * BATCH_MAX * USED * 2 * MAX(b->h, (uint32_t)VOCAB));
+    memset(b->used, b->poison, sizeof(float) * BATCH_MAX * TOP_K);
+    memset(b->expert, b->poison, sizeof(uint32_t) * BATCH_MAX * TOP_K);
     for (uint32_t i = 0; i < n_rows; i++) {
         token[i] = (int32_t)(pick[i] * 7 % VOCAB);
         acts_put(b->d, b->in, i, b->pool + (size_t)pick[i] * b->h);
@@ -252,6 +255,7 @@ struct verdict check_rows(const struct rig *rig, const struct row_check *c)
     struct verdict v = {0};
     struct dice dice = {c->seed};
     bench_init(&b, rig, c, 1);
+    b.poison = POISON_NUMBER;
     bench_result(&b, POOL, &alone);
     bench_result(&b, 1, &one);
     bench_result(&b, BATCH_MAX, &many);

@@ -20,6 +20,7 @@ struct paged {
     const struct seq_check *c;
     struct dev *d;
     uint32_t hidden, threads;
+    int poison;
     struct matrix wq, wk, wv;
     struct acts *in, *out;
     float *gain, *rope, *q, *scratch;
@@ -76,7 +77,7 @@ static void make_cache(struct paged *p, uint32_t block_tokens, struct dice *dice
     p->kv = (struct kv_cache){
         .n_blocks = n, .block_tokens = block_tokens, .block_bytes = (p->layer.v_at + part + 63) / 32 * 32};
     p->kv.blocks = room(p->kv.n_blocks * p->kv.block_bytes);
-    memset(p->kv.blocks, 0xff, p->kv.n_blocks * p->kv.block_bytes);
+    memset(p->kv.blocks, p->poison, p->kv.n_blocks * p->kv.block_bytes);
     for (uint32_t s = 0, at = 0; s < SEQS; s++)
         for (uint32_t i = 0; i * block_tokens < seq_len(c, s); i++)
             p->table[s][i] = order[at++];
@@ -85,8 +86,11 @@ static void make_cache(struct paged *p, uint32_t block_tokens, struct dice *dice
 static void paged_init(struct paged *p, const struct rig *rig, const struct seq_check *c, uint32_t threads)
 {
     const uint32_t n = c->head_dim, q_n = c->n_heads * n, kv_n = c->n_kv_heads * n;
-    *p = (struct paged){
-        .rig = rig, .c = c, .threads = threads, .hidden = c->hidden > 0 ? c->hidden : inner_of(c->weight)};
+    *p = (struct paged){.rig = rig,
+        .c = c,
+        .threads = threads,
+        .poison = POISON_NAN,
+        .hidden = c->hidden > 0 ? c->hidden : inner_of(c->weight)};
     p->d = rig_open(rig, threads, ROWS_MAX);
     matrix_make(&p->wq, rig, p->d, c->weight, 1, q_n, p->hidden, c->seed + 1, true);
     matrix_make(&p->wk, rig, p->d, c->weight, 1, kv_n, p->hidden, c->seed + 2, false);
@@ -156,10 +160,10 @@ static void run_step(struct paged *p, struct step *st, uint32_t padding, struct 
     const struct ops *ops = p->rig->ops;
     const uint32_t q_n = c->n_heads * c->head_dim, n_real = st->n_rows;
     float x[256];
-    acts_poison(p->in);
-    acts_poison(p->out);
-    memset(p->q, 0xff, sizeof(float) * ROWS_MAX * q_n);
-    memset(p->scratch, 0xff, sizeof(float) * ROWS_MAX * 2 * c->n_kv_heads * c->head_dim);
+    acts_poison(p->in, p->poison);
+    acts_poison(p->out, p->poison);
+    memset(p->q, p->poison, sizeof(float) * ROWS_MAX * q_n);
+    memset(p->scratch, p->poison, sizeof(float) * ROWS_MAX * 2 * c->n_kv_heads * c->head_dim);
     for (uint32_t i = 0; i < n_real; i++) {
         hidden_row(p, st->of[st->seq[i]], st->pos[i], x);
         acts_put(p->d, p->in, i, x);
@@ -296,6 +300,7 @@ struct verdict check_seqs(const struct rig *rig, const struct seq_check *c)
     struct dice dice = {c->seed};
     struct step *st = room(sizeof *st);
     paged_init(&p, rig, c, 1);
+    p.poison = POISON_NUMBER;
     make_cache(&p, 16, NULL);
     record_make(&alone, &p);
     record_make(&company, &p);
