@@ -79,6 +79,8 @@ static void qwen_states_a_window_it_does_not_use(void **state)
                                             "\"use_sliding_window\":true,\"max_window_layers\":4}");
     assert_int_equal(b.window, 1024);
     assert_true(!b.layer_is_local[3] && b.layer_is_local[4] && b.layer_is_local[5]);
+    const struct model_config silent = read_good("{" SHAPE "\"model_type\":\"qwen2\",\"sliding_window\":1024}");
+    assert_int_equal(silent.window, 0);
     const struct model_config q3 = read_good("{" SHAPE "\"model_type\":\"qwen3\",\"head_dim\":128,"
                                              "\"attention_bias\":false,\"rope_scaling\":{\"rope_type\":\"yarn\","
                                              "\"factor\":4.0,\"original_max_position_embeddings\":1024}}");
@@ -227,6 +229,9 @@ static void bad_values_are_refused_by_key(void **state)
         {WITH("\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1],"
               "\"original_max_position_embeddings\":64}"),
             ERR_INVALID, "16 dimensions need 8"},
+        {WITH("\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1,1]}"), ERR_INVALID,
+            "list 1 and 2 numbers"},
+        {WITH("\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]"), ERR_LIMIT, "lists 17 ids"},
         {WITH("\"partial_rotary_factor\":2"), ERR_INVALID, "'partial_rotary_factor'"},
         {WITH("\"eos_token_id\":1000"), ERR_INVALID, "'eos_token_id' is 1000"},
         {WITH("\"eos_token_id\":\"x\""), ERR_INVALID, "'eos_token_id'"},

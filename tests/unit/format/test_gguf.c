@@ -323,7 +323,7 @@ static void hostile_files_are_refused_by_name_or_offset(void **state)
         {many_tensors, ERR_LIMIT, "18446744073709551615 tensors; the limit is"},
         {tensors_not_there, ERR_FORMAT, "byte 24: the file ends"},
         {many_fields, ERR_LIMIT, "metadata keys; the limit is"},
-        {endless_key, ERR_FORMAT, "byte 32: the file ends"},
+        {endless_key, ERR_FORMAT, "byte 32: the file ends at byte 32"},
         {empty_key, ERR_FORMAT, "key '' is empty"},
         {control_key, ERR_FORMAT, "key 'a\\x0ab'"},
         {twice_key, ERR_FORMAT, "key 'same' is there twice"},
@@ -359,6 +359,29 @@ static void hostile_files_are_refused_by_name_or_offset(void **state)
         assert_fails(e, bads[i].code, bads[i].part, model_source_open(path, &s, &e));
         assert_null(s);
         assert_true(strncmp(e.text, path, strlen(path)) == 0);
+    }
+}
+
+/* The list need not follow the data. */
+static void tensors_may_be_listed_in_any_order(void **state)
+{
+    (void)state;
+    for (uint64_t shift = 0; shift <= 32; shift += 32) {
+        struct buf b;
+        struct model_source *s;
+        mk_start(&b, 3, 3, 0);
+        mk_tensor(&b, "last", 1, (uint64_t[]){16}, 0, 128);
+        mk_tensor(&b, "first", 1, (uint64_t[]){16}, 0, 0);
+        mk_tensor(&b, "middle", 1, (uint64_t[]){16}, 0, 64 + shift);
+        mk_pad(&b, 32);
+        mk_bytes(&b, 192);
+        const char *path = put_and_fini(&b);
+        if (shift == 0) {
+            assert_ok(e, model_source_open(path, &s, &e));
+            assert_true(str_is(model_tensor_at(s, 0)->name, "last"));
+            model_source_close(s);
+        } else
+            assert_fails(e, ERR_FORMAT, "'last' at byte 288 overlaps tensor middle", model_source_open(path, &s, &e));
     }
 }
 
@@ -415,6 +438,7 @@ int main(void)
         cmocka_unit_test(fields_of_every_type_are_read_and_checked),
         cmocka_unit_test(strings_of_an_array_are_indexed_in_place),
         cmocka_unit_test(hostile_files_are_refused_by_name_or_offset),
+        cmocka_unit_test(tensors_may_be_listed_in_any_order),
         cmocka_unit_test(alignment_of_the_file_is_respected),
         cmocka_unit_test(things_that_are_not_files_are_answers),
         cmocka_unit_test(a_file_cut_after_opening_is_noticed_and_its_metadata_stays),
