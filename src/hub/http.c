@@ -4,8 +4,8 @@
  * goes to loopback only, the access token goes to the endpoint's own origin and nowhere else, and the count is bounded.
  * Bodies are given to the sink only for 200 and 206; the body of an error is never read further than its headers.
  *
- * A transfer is given up when no byte came for stall_ms. libcurl calls the progress function at least once a second, so
- * that is also how soon a cancel is seen. */
+ * A transfer is given up when it brings next to nothing for stall_ms, so that a server that drips cannot hold us.
+ * libcurl calls the progress function at least once a second, so that is also how soon a cancel is seen. */
 #include "hub/hub_int.h"
 
 #include <arpa/inet.h>
@@ -25,7 +25,7 @@ struct exchange {
     CURL *curl;
     uint64_t header_bytes;
     uint64_t body_bytes, seen_bytes; /* received; as of last_ns */
-    uint64_t last_ns;                /* when something last arrived */
+    uint64_t last_ns;                /* when enough had last arrived */
     bool is_stalled, is_cancelled, is_unwanted, has_too_long_headers;
     enum err sink_err;
     struct error *e;
@@ -250,8 +250,9 @@ static int on_tick(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off
     (void)a, (void)b, (void)c, (void)d;
     struct exchange *x = ctx;
     const uint64_t now = progress_now_ns();
-    if (x->body_bytes + x->header_bytes != x->seen_bytes) {
-        x->seen_bytes = x->body_bytes + x->header_bytes;
+    const uint64_t got_bytes = x->body_bytes + x->header_bytes;
+    if (got_bytes - x->seen_bytes >= HUB_STALL_BYTES_MIN || (x->seen_bytes == 0 && got_bytes > 0)) {
+        x->seen_bytes = got_bytes;
         x->last_ns = now;
     }
     x->is_cancelled = hub_is_cancelled(x->h);
@@ -325,7 +326,7 @@ static enum err explain_failure(struct exchange *x, CURLcode rc, const char *tex
             e, ERR_NETWORK, "%s sends more than %llu bytes of headers", shown, (unsigned long long)HEADER_BYTES_MAX);
     x->a->can_retry = true;
     if (x->is_stalled)
-        return FAIL(e, ERR_NETWORK, "%s: no byte came for %u ms", shown, x->h->o.stall_ms);
+        return FAIL(e, ERR_NETWORK, "%s: next to nothing came for %u ms", shown, x->h->o.stall_ms);
     switch (rc) {
     case CURLE_OUT_OF_MEMORY: x->a->can_retry = false; return FAIL(e, ERR_NOMEM, "no memory to fetch %s", shown);
     case CURLE_COULDNT_RESOLVE_HOST:

@@ -46,7 +46,7 @@ struct hub_options {
     uint32_t retry_ms;     /* first pause between tries; doubles up to retry_cap_ms */
     uint32_t retry_cap_ms; /* also caps what a server asks for with Retry-After */
     uint32_t connect_ms;   /* to connect and get the first byte of an answer */
-    uint32_t stall_ms;     /* a transfer that brings no byte for so long counts as dropped */
+    uint32_t stall_ms;     /* a transfer that brings next to nothing for so long counts as dropped */
 };
 
 void hub_options_init(struct hub_options *o); /* the values of limits.h, no cache_dir, no progress */

@@ -327,6 +327,21 @@ def test_a_stalled_transfer_is_dropped_and_resumed(hub, server):
     assert ranges(server) == [None, "bytes=120000-"]
 
 
+def test_a_transfer_that_only_drips_is_given_up(hub, server):
+    def drip(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(DATA)))
+        handler.end_headers()
+        for byte in DATA:
+            handler.wfile.write(bytes([byte]))
+            if server.stopping.wait(0.02):
+                return
+
+    answer = hub.pull(serve(server, drip), stall_ms=400, retry_max=1)
+    assert answer.code == "NETWORK" and "next to nothing came for 400 ms" in answer.text
+    assert "gave up after 2 tries" in answer.text
+
+
 def wait_for_part(hub, least, timeout=10):
     until = time.monotonic() + timeout
     while time.monotonic() < until:
@@ -402,7 +417,6 @@ FAULT_ALLOC, FAULT_SYS = 0, 1
 @pytest.mark.parametrize("sticky", [False, True])
 def test_every_failing_call_is_an_answer_and_leaves_the_cache_usable(hub, server, kind, sticky):
     server.repository("o/r", {"config.json": b"{}", "model.safetensors": DATA[:5000], "tokenizer.json": b"[]"})
-    server.repository("o/g", {"x.gguf": DATA[:5000]}, drops=1, drop_after=2000)
     codes = set()
     for nth in range(1, 2000):
         hub.fault(kind, nth, sticky)
@@ -419,6 +433,15 @@ def test_every_failing_call_is_an_answer_and_leaves_the_cache_usable(hub, server
         pytest.fail("no end of calls")
     assert nth > 10 and answers[0].code == "OK" and answers[1].code == "OK"
     assert "NOMEM" in codes if kind == FAULT_ALLOC else "IO" in codes
+
+
+def test_what_cannot_fit_is_not_begun(hub, server):
+    files = server.repository("o/r", {"config.json": b"{}", "model.safetensors": DATA})
+    shards = [{"rfilename": f"model-{i:05}-of-00999.safetensors", "size": 2**40} for i in range(1, 1000)]
+    server.listing("o/r", files + shards)
+    answer = hub.pull("hf:o/r")
+    assert answer.code == "IO" and "free" in answer.text
+    assert len(server.requests) == 1
 
 
 def test_a_full_disk_is_said_and_keeps_what_is_there(hub, server):
