@@ -29,7 +29,7 @@
 #define TENSOR_DIMS_MAX 8 /* GGUF allows 4, vision convolutions in HF files have 5; a shape stays inside its view */
 
 /* Model files. Headers are read into memory of our own, so each bound here is also a bound on memory. */
-#define MODEL_PARTS_MAX         512         /* files of one model, each holding a descriptor; the most sharded has 191 */
+#define MODEL_PARTS_MAX         512         /* files of one model, each an open descriptor; real ones reach 191 */
 #define MODEL_TENSORS_MAX       (1u << 18)  /* the largest mixtures of experts have about 140 000; 100 bytes each */
 #define MODEL_TENSOR_NAME_MAX   512         /* bytes; GGUF allows 64, HF names of vision towers reach about 120 */
 #define MODEL_LAYERS_MAX        512         /* the deepest public model has 128 */
@@ -48,7 +48,7 @@
 #define MODEL_CONFIG_BYTES_MAX  (1 * MIB)   /* config.json and generation_config.json have a few KB */
 #define MODEL_TOKENIZER_CONFIG_MAX (16 * MIB) /* tokenizer_config.json; Gemma's has 1.2 MB */
 #define MODEL_TEMPLATE_MAX      (1 * MIB)   /* bytes of a chat template; real ones reach 30 KB */
-#define GGUF_HEADER_BYTES_MAX   (128 * MIB) /* 260 000 tokens with merges take 13 MB; an embedded tokenizer.json 33 MB */
+#define GGUF_HEADER_BYTES_MAX   (128 * MIB) /* tokens and merges take 13 MB; an embedded tokenizer.json 33 MB */
 #define GGUF_FIELDS_MAX         16384       /* metadata keys; real files have under 100 */
 #define GGUF_KEY_BYTES_MAX      65535       /* as the format says */
 #define GGUF_ARRAY_DEPTH_MAX    4           /* arrays inside arrays; real files do not nest, the skipping recurses */
