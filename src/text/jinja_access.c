@@ -174,10 +174,8 @@ enum err jslice_get(struct jrun *r, struct jv v, const struct jv *bounds, struct
 {
     if (v.type == J_UNDEF)
         return jfail_undef(r, v);
-    if (!is_sequence(v)) {
-        *out = jundef_of(r, STR("slice"), jtype_name(v));
-        return OK;
-    }
+    if (!is_sequence(v))
+        return JFAIL(r, ERR_INVALID, "a %s cannot be sliced", jtype_name(v));
     int64_t n, start, stop, step = 1;
     TRY(jlength(r, v, &n));
     if (bounds[2].type == J_INT || bounds[2].type == J_BOOL)

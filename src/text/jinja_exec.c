@@ -245,7 +245,11 @@ static enum err exec_one(struct jrun *r, const struct jnode *n)
     case JN_SETBLOCK: TRY(filtered(r, n, &v)); return jassign(r, r->frame, n->a, v);
     case JN_MACRO: TRY(macro_value(r, n->def, &v)); return jframe_set(r, r->frame, n->name, v);
     case JN_CALL: return exec_call(r, n);
-    case JN_FILTER: TRY(filtered(r, n, &v)); return jshow_into(r, v, r->out);
+    case JN_FILTER:
+        TRY(filtered(r, n, &v));
+        if (v.type != J_STR)
+            return JFAIL(r, ERR_INVALID, "the filter of a block must give a string, not %s", jtype_name(v));
+        return jshow_into(r, v, r->out);
     case JN_WITH: return exec_with(r, n);
     case JN_SCOPE: TRY(capture_inside(r, n->c, &v)); return jshow_into(r, v, r->out);
     case JN_BREAK: r->flow = JFLOW_BREAK; return OK;

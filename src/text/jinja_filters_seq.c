@@ -51,6 +51,8 @@ struct jpipe {
     struct jv source;
     struct jiter it;
     bool started, by_attr, reject;
+    bool unique, case_sensitive;
+    struct jdict *seen; /* keys that unique has let through */
     struct jv attr, dflt;
     struct jv name; /* of the filter or test; J_MISSING: none */
     const struct jbuiltin *filter;
@@ -73,7 +75,7 @@ static enum err start_pipe(struct jrun *r, struct jpipe *p)
     bool any;
     p->started = true;
     TRY(jtruth(r, p->source, &any));
-    if (!any) { /* jinja2 asks `if value` first, so None maps to nothing */
+    if (!any && !p->unique) { /* jinja2 asks `if value` first, so None maps to nothing */
         p->it = (struct jiter){.kind = JIT_ARRAY};
         return OK;
     }
@@ -87,6 +89,22 @@ static enum err start_pipe(struct jrun *r, struct jpipe *p)
                 r, ERR_UNSUPPORTED, "no filter named '%s'", str_show(jstr_str(p->name.u.s), shown, sizeof shown));
     }
     return jiter_init(r, p->source, &p->it);
+}
+
+static enum err fold_case(struct jrun *r, bool case_sensitive, struct jv *key)
+{
+    return !case_sensitive && key->type == J_STR ? jstr_case(r, key->u.s, JCASE_LOWER, key) : OK;
+}
+
+static enum err is_new(struct jrun *r, struct jpipe *p, struct jv item, bool *out)
+{
+    struct jv key;
+    const struct jv *found;
+    TRY(jpath_get(r, item, p->attr, missing, &key));
+    TRY(fold_case(r, p->case_sensitive, &key));
+    TRY(jdict_find(r, p->seen, key, &found));
+    *out = found == NULL;
+    return found == NULL ? jdict_put(r, p->seen, key, jnone()) : OK;
 }
 
 enum err jpipe_next(struct jrun *r, struct jpipe *p, struct jv *out, bool *done)
@@ -109,7 +127,9 @@ enum err jpipe_next(struct jrun *r, struct jpipe *p, struct jv *out, bool *done)
             return OK;
         }
         bool yes;
-        if (p->name.type == J_MISSING)
+        if (p->unique)
+            TRY(is_new(r, p, item, &yes));
+        else if (p->name.type == J_MISSING)
             TRY(jtruth(r, probe, &yes));
         else
             TRY(jtest_named(r, p->name, probe, &p->args, &yes));
@@ -211,11 +231,6 @@ static enum err merge_sort(struct jrun *r, struct keyed *v, struct keyed *spare,
     return OK;
 }
 
-static enum err fold_case(struct jrun *r, bool case_sensitive, struct jv *key)
-{
-    return !case_sensitive && key->type == J_STR ? jstr_case(r, key->u.s, JCASE_LOWER, key) : OK;
-}
-
 static enum err key_list(struct jrun *r, struct jlist l, struct keyed **out, struct keyed **spare)
 {
     *out = jtake(r, l.n, sizeof **out);
@@ -236,20 +251,20 @@ static enum err list_of_keyed(struct jrun *r, const struct keyed *v, size_t n, s
     return OK;
 }
 
-/* "age,name": a list of keys. */
+/* "age,name": a list of keys. One key is a list of one, as in jinja2: lists compare equal items without ordering them. */
 static enum err multi_key(struct jrun *r, struct jv item, struct jv attr, bool case_sensitive, struct jv *out)
 {
-    struct jv parts, *keys, comma;
-    if (attr.type != J_STR || memchr(attr.u.s->p, ',', attr.u.s->n) == NULL) {
-        TRY(jpath_get(r, item, attr, missing, out));
-        return fold_case(r, case_sensitive, out);
+    struct jlist parts = {.items = &attr, .n = 1};
+    struct jv split, *keys, comma;
+    if (attr.type == J_STR && memchr(attr.u.s->p, ',', attr.u.s->n) != NULL) {
+        TRY(jstr_new(r, STR(","), JT_CLEAN, &comma));
+        const struct jargs a = {.pos = &comma, .n_pos = 1};
+        TRY(jcall_builtin(r, jmethod_find(J_STR, STR("split")), attr, &a, &split));
+        parts = *split.u.l;
     }
-    TRY(jstr_new(r, STR(","), JT_CLEAN, &comma));
-    const struct jargs a = {.pos = &comma, .n_pos = 1};
-    TRY(jcall_builtin(r, jmethod_find(J_STR, STR("split")), attr, &a, &parts));
-    TRY(jlist_new(r, parts.u.l->n, &keys, out));
-    for (size_t i = 0; i < parts.u.l->n; i++) {
-        TRY(jpath_get(r, item, parts.u.l->items[i], missing, &keys[i]));
+    TRY(jlist_new(r, parts.n, &keys, out));
+    for (size_t i = 0; i < parts.n; i++) {
+        TRY(jpath_get(r, item, parts.items[i], missing, &keys[i]));
         TRY(fold_case(r, case_sensitive, &keys[i]));
     }
     return OK;
@@ -300,28 +315,10 @@ static enum err f_dictsort(ARGS)
 static enum err f_unique(ARGS)
 {
     (void)raw;
-    struct jlist l;
-    struct jdict *seen;
-    struct jv *items, list;
-    size_t n = 0;
-    bool case_sensitive;
-    TRY(jarg_bool(r, arg[0], false, &case_sensitive));
-    TRY(jcollect(r, self, &l));
-    TRY(jdict_new(r, 8, &seen));
-    TRY(jlist_new(r, l.n, &items, &list));
-    for (size_t i = 0; i < l.n; i++) {
-        struct jv key;
-        const struct jv *found;
-        TRY(jpath_get(r, l.items[i], arg[1], missing, &key));
-        TRY(fold_case(r, case_sensitive, &key));
-        TRY(jdict_find(r, seen, key, &found));
-        if (found != NULL)
-            continue;
-        TRY(jdict_put(r, seen, key, jnone()));
-        items[n++] = l.items[i];
-    }
-    const struct jiter it = {.kind = JIT_ARRAY, .u.array = {.items = items, .n = n}};
-    return jiter_value(r, &it, out);
+    struct jpipe p = {.source = self, .kind = JIT_SELECT, .unique = true, .attr = arg[1]};
+    TRY(jarg_bool(r, arg[0], false, &p.case_sensitive));
+    TRY(jdict_new(r, 8, &p.seen));
+    return pipe_value(r, &p, out);
 }
 
 static enum err extreme(struct jrun *r, struct jv self, const struct jv *arg, enum jcmp op, struct jv *out)

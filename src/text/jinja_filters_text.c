@@ -69,7 +69,7 @@ static enum err f_title(ARGS)
     (void)arg;
     const struct jstr *s;
     struct jbuf b;
-    size_t len;
+    size_t len, rest = 0; /* the word after its first letter: jinja2 lowers that part alone */
     bool start = true;
     jbuf_init(&b, r);
     TRY(text_of(r, self, &s));
@@ -79,7 +79,9 @@ static enum err f_title(ARGS)
         const int32_t c = jchar_at(jstr_str(s), i, &len);
         size_t n = jchar_case(c, start ? JCASE_UPPER : JCASE_LOWER, to);
         if (c == 0x3a3 && !start)
-            to[0] = jsigma_is_final(jstr_str(s), i) ? 0x3c2 : 0x3c3;
+            to[0] = jsigma_is_final((struct str){s->p + rest, s->n - rest}, i - rest) ? 0x3c2 : 0x3c3;
+        if (start)
+            rest = i + len;
         for (size_t j = 0; j < n; j++)
             jbuf_add_char(&b, to[j], jstr_is_user(s, i));
         start = jchar_is_space(c) || (c < 0x80 && c > 0 && strchr("-({[<", c) != NULL);
@@ -172,7 +174,8 @@ static enum err f_truncate(ARGS)
     const struct jstr *s = NULL, dots = {.p = "...", .n = 3}, *end = &dots;
     int64_t length, leeway;
     bool kill;
-    TRY(jarg_str(r, self, "value", &s));
+    int64_t n_value;
+    TRY(jlength(r, self, &n_value));
     TRY(jarg_int(r, arg[0], "length", 255, &length));
     TRY(jarg_bool(r, arg[1], false, &kill));
     if (arg[2].type != J_MISSING)
@@ -184,10 +187,11 @@ static enum err f_truncate(ARGS)
     if (length < n_end || leeway < 0)
         return JFAIL(
             r, ERR_INVALID, "truncate needs a length of at least %lld and no negative leeway", (long long)n_end);
-    if ((int64_t)jstr_chars(s) - leeway <= length) {
+    if (n_value - leeway <= length) {
         *out = self;
         return OK;
     }
+    TRY(jarg_str(r, self, "value", &s));
     struct jv head;
     TRY(jstr_sub(r, s, 0, jstr_offset(s, (size_t)(length - n_end)), &head));
     if (!kill) {
@@ -302,7 +306,7 @@ static enum err f_format(ARGS)
     if (raw->n_pos > 0 && raw->n_kw > 0)
         return JFAIL(r, ERR_INVALID, "format takes positional or keyword arguments, not both");
     TRY(text_of(r, self, &s));
-    return jformat_percent(r, s, raw, out);
+    return jformat_percent(r, s, raw, false, out);
 }
 
 const struct jbuiltin jfilters_text[] = {{"trim", f_trim, "chars", 0}, {"upper", f_upper, "", 0},

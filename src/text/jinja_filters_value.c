@@ -254,7 +254,7 @@ static enum err f_filesizeformat(ARGS)
     if (bytes == 1)
         snprintf(text, sizeof text, "1 Byte");
     else if (bytes < base)
-        snprintf(text, sizeof text, "%.0f Bytes", trunc(bytes));
+        snprintf(text, sizeof text, "%.0f Bytes", trunc(bytes) + 0.0); /* + 0.0 turns -0 into 0 */
     else {
         size_t i = 0;
         for (unit *= base; i + 1 < sizeof prefixes - 1 && bytes >= unit; i++)

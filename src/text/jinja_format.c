@@ -278,7 +278,12 @@ static enum err percent_number(struct jrun *r, struct jbuf *b, struct spec *s, s
     return put_int(b, s, i, v.user);
 }
 
-enum err jformat_percent(struct jrun *r, const struct jstr *f, const struct jargs *a, struct jv *out)
+static bool may_stay_unused(struct jv v)
+{
+    return v.type == J_DICT || v.type == J_LIST || v.type == J_RANGE || v.type == J_UNDEF;
+}
+
+enum err jformat_percent(struct jrun *r, const struct jstr *f, const struct jargs *a, bool single, struct jv *out)
 {
     struct percent p = {.args = a};
     struct jbuf b;
@@ -315,7 +320,7 @@ enum err jformat_percent(struct jrun *r, const struct jstr *f, const struct jarg
         else
             return JFAIL(r, ERR_INVALID, "an unknown format conversion");
     }
-    if (p.next < a->n_pos && !p.by_name && !(a->n_pos == 1 && a->pos[0].type == J_DICT))
+    if (p.next < a->n_pos && !p.by_name && !(single && may_stay_unused(a->pos[0])))
         return JFAIL(r, ERR_INVALID, "more arguments than the format uses");
     return jbuf_done(&b, out);
 }
@@ -383,7 +388,6 @@ static enum err parse_spec(struct jrun *r, struct str t, struct spec *s)
 static enum err put_value(struct jrun *r, struct jbuf *b, struct jv v, struct str spec)
 {
     struct spec s;
-    struct jv text;
     if (spec.n == 0)
         return jshow_into(r, v, b);
     TRY(parse_spec(r, spec, &s));
@@ -392,8 +396,6 @@ static enum err put_value(struct jrun *r, struct jbuf *b, struct jv v, struct st
             return s.align == '=' && s.zero ? JFAIL(r, ERR_UNSUPPORTED, "zero padding of a string") : bad_spec(r);
         return put_text(b, &s, v.u.s, '<', jstr_any_user(v.u.s));
     }
-    if (v.type == J_BOOL && s.type == '\0' && s.align == 0 && s.width == 0)
-        return jshow_into(r, v, b);
     if (v.type == J_INT || v.type == J_BOOL) {
         if (s.type == 'c')
             return put_char(r, b, &s, v);
@@ -402,7 +404,6 @@ static enum err put_value(struct jrun *r, struct jbuf *b, struct jv v, struct st
     }
     if (jis_number(v) && (v.type == J_FLOAT || s.type != '\0') && (s.type == '\0' || strchr("eEfFgG%", s.type) != NULL))
         return put_float(b, &s, jfloat_of(v), v.user);
-    (void)text;
     return bad_spec(r);
 }
 

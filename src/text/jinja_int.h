@@ -443,7 +443,9 @@ enum err jfrom_json(struct jrun *r, const json_t *j, struct jv *out) MUST_CHECK;
 enum err jfilter_tojson(struct jrun *r, struct jv v, const struct jargs *raw, const struct jv *arg, struct jv *out);
 
 /* ---- jinja_format.c ---- */
-enum err jformat_percent(struct jrun *r, const struct jstr *f, const struct jargs *a, struct jv *out) MUST_CHECK;
+/* single: the right side of % was one value and no tuple, so a list or dict may stay unused */
+enum err jformat_percent(
+    struct jrun *r, const struct jstr *f, const struct jargs *a, bool single, struct jv *out) MUST_CHECK;
 enum err jformat_braces(struct jrun *r, const struct jstr *f, const struct jargs *a, struct jv *out) MUST_CHECK;
 enum err jformat_time(struct jrun *r, const struct jstr *f, int64_t local_s, struct jv *out) MUST_CHECK;
 

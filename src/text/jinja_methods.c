@@ -136,13 +136,8 @@ static enum err split_space(struct jrun *r, const struct jstr *s, int64_t max, s
         if (at >= s->n)
             return OK;
         size_t end = at;
-        if (max >= 0 && (int64_t)l->n >= max) {
-            end = s->n;
-            int32_t c;
-            for (size_t i; end > at && (i = char_before(text, end, &c), jchar_is_space(c));)
-                end = i;
-            return add_piece(r, l, s, at, end);
-        }
+        if (max >= 0 && (int64_t)l->n >= max)
+            return add_piece(r, l, s, at, s->n);
         while (end < s->n && !jchar_is_space(jchar_at(text, end, &len)))
             end += len;
         TRY(add_piece(r, l, s, at, end));
@@ -161,13 +156,9 @@ static enum err rsplit_space(struct jrun *r, const struct jstr *s, int64_t max, 
             end = i;
         if (end == 0)
             return OK;
-        size_t start = end, len;
-        if (max >= 0 && (int64_t)l->n >= max) {
-            start = 0;
-            while (start < end && jchar_is_space(jchar_at(text, start, &len)))
-                start += len;
-            return add_piece(r, l, s, start, end);
-        }
+        size_t start = end;
+        if (max >= 0 && (int64_t)l->n >= max)
+            return add_piece(r, l, s, 0, end);
         while (start > 0 && (i = char_before(text, start, &c), !jchar_is_space(c)))
             start = i;
         TRY(add_piece(r, l, s, start, end));

@@ -170,7 +170,7 @@ enum err jbinary(struct jrun *r, enum jop op, struct jv a, struct jv b, struct j
         struct jargs args = {.pos = &b, .n_pos = 1};
         if (b.type == J_TUPLE)
             args = (struct jargs){.pos = b.u.l->items, .n_pos = b.u.l->n};
-        return jformat_percent(r, a.u.s, &args, out);
+        return jformat_percent(r, a.u.s, &args, b.type != J_TUPLE, out);
     }
     if (b.type == J_UNDEF)
         return jfail_undef(r, b);

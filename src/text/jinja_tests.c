@@ -30,8 +30,29 @@ TYPE_TEST(t_escaped, false)
 TYPE_TEST(t_sequence, jhas_length(self) && self.type != J_VIEW && self.type != J_LOOP)
 TYPE_TEST(t_callable, self.type == J_MACRO || self.type == J_FUNC || self.type == J_METHOD || self.type == J_LOOP ||
                           self.type == J_JOINER || self.type == J_UNDEF)
-TYPE_TEST(t_filter, self.type == J_STR && jfilter_find(jstr_str(self.u.s)) != NULL)
-TYPE_TEST(t_test, self.type == J_STR && jtest_find(jstr_str(self.u.s)) != NULL)
+
+/* 'upper' is filter, 'odd' is test */
+static enum err is_named(struct jrun *r, struct jv name, const struct jbuiltin *(*find)(struct str), struct jv *out)
+{
+    if (name.type == J_LIST || name.type == J_DICT)
+        return JFAIL(r, ERR_INVALID, "a %s is no name", jtype_name(name));
+    *out = jbool(name.type == J_STR && find(jstr_str(name.u.s)) != NULL);
+    return OK;
+}
+
+static enum err t_filter(ARGS)
+{
+    (void)raw;
+    (void)arg;
+    return is_named(r, self, jfilter_find, out);
+}
+
+static enum err t_test(ARGS)
+{
+    (void)raw;
+    (void)arg;
+    return is_named(r, self, jtest_find, out);
+}
 
 static enum err compare_with(struct jrun *r, struct jv a, struct jv b, enum jcmp op, struct jv *out)
 {

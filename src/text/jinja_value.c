@@ -217,7 +217,7 @@ static int compare_strings(struct str a, struct str b)
 {
     const size_t n = MIN(a.n, b.n);
     const int c = n > 0 ? memcmp(a.p, b.p, n) : 0;
-    return c != 0 ? c : a.n < b.n ? -1 : a.n > b.n;
+    return c != 0 ? (c < 0 ? -1 : 1) : a.n < b.n ? -1 : a.n > b.n;
 }
 
 enum err jorder(struct jrun *r, struct jv a, struct jv b, enum jcmp op, bool *out)

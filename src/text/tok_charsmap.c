@@ -6,6 +6,7 @@
  * exists when that unit's label is b. Every index is checked against the array as it is used. */
 #include "text/tok_charsmap.h"
 
+#include "base/buf.h"
 #include "base/limits.h"
 #include "base/mem.h"
 
@@ -129,4 +130,17 @@ size_t charsmap_find(const struct charsmap *m, struct str text, bool longest, st
             break;
     }
     return found;
+}
+
+void charsmap_base64(struct str blob, struct buf *out)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < blob.n; i += 3) {
+        uint32_t bits = 0;
+        const size_t n = MIN(blob.n - i, (size_t)3);
+        for (size_t k = 0; k < 3; k++)
+            bits = bits << 8 | (k < n ? (unsigned char)blob.p[i + k] : 0);
+        for (size_t k = 0; k < n + 1; k++)
+            buf_add_char(out, digits[bits >> (18 - 6 * k) & 63]);
+    }
 }

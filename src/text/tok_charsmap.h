@@ -14,6 +14,10 @@ enum err charsmap_new(struct str blob, struct charsmap **out, struct error *e) M
 enum err charsmap_new_base64(struct str text, struct charsmap **out, struct error *e) MUST_CHECK;
 void charsmap_free(struct charsmap *m); /* NULL is fine */
 
+/* The bytes as base64, the form that a spec keeps them in. */
+struct buf;
+void charsmap_base64(struct str blob, struct buf *out);
+
 /* The shortest, or the longest, prefix of text that the map knows: its length and replacement. 0: none. */
 size_t charsmap_find(const struct charsmap *m, struct str text, bool longest, struct str *replacement);
 

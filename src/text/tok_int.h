@@ -79,10 +79,10 @@ struct tok_meta {
     uint32_t n_trie_nodes;
     struct tok_roles roles;
     struct tok_lead lead;
-    uint32_t unk;                 /* what the model gives for the unknown; TOK_NONE */
-    uint32_t word_chars_max;      /* WordPiece: longer words are unknown */
-    uint32_t byte_ids[256];       /* byte-level: the token of a byte; byte fallback: <0xNN>; TOK_NONE */
-    double unk_score, user_score; /* Unigram: of an unknown character; of a user-defined byte */
+    uint32_t unk;            /* what the model gives for the unknown; TOK_NONE */
+    uint32_t word_chars_max; /* WordPiece: longer words are unknown */
+    uint32_t byte_ids[256];  /* byte-level: the token of a byte; byte fallback: <0xNN>; TOK_NONE */
+    double unk_score;        /* Unigram: of an unknown character */
 };
 
 /* ---- pipeline steps ---- */

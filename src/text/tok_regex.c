@@ -7,6 +7,7 @@
  *   X{,3}       Oniguruma: up to three; PCRE2: literal text
  *   ^ $         Oniguruma: at every line (PCRE2_MULTILINE)
  *   \uHHHH      PCRE2: \x{HHHH}
+ *   \p{Han}     Oniguruma: the script; PCRE2: the script and its extensions
  *   [a&&[^b]]   PCRE2 has no intersection: a look-ahead for each operand but the last
  * \s differs in U+180E only, which unicode_shadow takes out of the subject. */
 #include "text/tok_regex.h"
@@ -14,7 +15,6 @@
 #include "base/buf.h"
 #include "base/limits.h"
 #include "base/mem.h"
-#include "text/tok_scan.h"
 
 #include <string.h>
 
@@ -24,7 +24,6 @@
 struct regex {
     pcre2_code *code;
     bool jit;
-    scan_fn scan; /* the same language by hand, or NULL */
 };
 
 struct regex_ctx {
@@ -50,6 +49,22 @@ static const char word_class[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 static bool is_hex(char c)
 {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+/* \p{name}. Names longer than a category are scripts, which PCRE2 would take with their extensions if it were not told
+ * otherwise, unless they are properties of their own. */
+static void translate_property(struct translation *t, struct str open, struct str name)
+{
+    static const char *const properties[] = {"Any", "Alphabetic", "Lowercase", "Uppercase", "White_Space", "Emoji",
+        "Extended_Pictographic", "Ideographic", "Unified_Ideograph", "ASCII"};
+    bool script = name.n > 2 && name.p[0] != '^' && memchr(name.p, ':', name.n) == NULL;
+    for (size_t i = 0; i < COUNT_OF(properties); i++)
+        script = script && !str_is(name, properties[i]);
+    buf_add(t->out, open);
+    if (script)
+        buf_add(t->out, STR("sc:"));
+    buf_add(t->out, name);
+    buf_add_char(t->out, '}');
 }
 
 /* One escape at t->at (on the backslash). in_class says which spelling of a set is allowed. */
@@ -82,7 +97,7 @@ static enum err translate_escape(struct translation *t, bool in_class)
         if (close == NULL)
             return FAIL(t->e, ERR_INVALID, "\\%c{ without } in a pattern", c);
         const size_t end = (size_t)(close - in.p) + 1;
-        buf_add(t->out, (struct str){in.p + t->at, end - t->at});
+        translate_property(t, (struct str){in.p + t->at, 3}, (struct str){in.p + t->at + 3, end - t->at - 4});
         t->at = end;
         return OK;
     } else {
@@ -284,7 +299,7 @@ static enum err compile(struct str pattern, struct regex *r, struct error *e)
     return OK;
 }
 
-enum err regex_new_plain(struct str pattern, struct regex **out, struct error *e)
+enum err regex_new(struct str pattern, struct regex **out, struct error *e)
 {
     *out = NULL;
     struct buf translated;
@@ -302,18 +317,6 @@ enum err regex_new_plain(struct str pattern, struct regex **out, struct error *e
     }
     *out = r;
     return OK;
-}
-
-enum err regex_new(struct str pattern, struct regex **out, struct error *e)
-{
-    TRY(regex_new_plain(pattern, out, e));
-    (*out)->scan = scan_find(pattern);
-    return OK;
-}
-
-bool regex_has_scanner(const struct regex *r)
-{
-    return r->scan != NULL;
 }
 
 void regex_free(struct regex *r)
@@ -361,13 +364,6 @@ void regex_ctx_free(struct regex_ctx *c)
 
 int regex_next(const struct regex *r, struct regex_ctx *c, struct str subject, size_t from, size_t *start, size_t *end)
 {
-    if (r->scan != NULL) {
-        if (from >= subject.n)
-            return 0;
-        *start = from;
-        *end = r->scan(subject, from);
-        return 1;
-    }
     const PCRE2_SPTR text = (PCRE2_SPTR)(subject.p != NULL ? subject.p : "");
     int rc;
     if (r->jit)

@@ -16,10 +16,6 @@ struct regex_ctx;
 enum err regex_new(struct str pattern, struct regex **out, struct error *e) MUST_CHECK;
 void regex_free(struct regex *r); /* NULL is fine */
 
-/* Without the hand-written scanners, for the tests that compare them with PCRE2. */
-enum err regex_new_plain(struct str pattern, struct regex **out, struct error *e) MUST_CHECK;
-bool regex_has_scanner(const struct regex *r);
-
 enum err regex_ctx_new(struct regex_ctx **out, struct error *e) MUST_CHECK;
 void regex_ctx_free(struct regex_ctx *c); /* NULL is fine */
 

@@ -2,7 +2,7 @@
  * positions). Tokens that start at a position are found in a trie whose edges are one hash table of (node, byte).
  *
  * The sums must round exactly as in the original, or a near tie falls the other way: `tokenizers` adds doubles,
- * sentencepiece floats (META_SINGLE_FLOAT). */
+ * sentencepiece keeps floats (META_SINGLE_FLOAT). */
 #include "text/tok_int.h"
 #include "text/tok_tables.h"
 #include "text/tok_unicode.h"
@@ -68,7 +68,7 @@ static enum err trie_build(struct tok_build *b, struct tok *t, size_t max_nodes,
 enum err unigram_build(struct tok_build *b, struct tok *t, struct error *e)
 {
     size_t nodes = 2;
-    double worst = DBL_MAX, best = -DBL_MAX;
+    double worst = DBL_MAX;
     const bool spm = (b->meta.flags & META_SPM) != 0;
     for (uint32_t id = 0; id < b->n; id++) {
         if (is_lattice_token(b->flags[id]))
@@ -76,12 +76,10 @@ enum err unigram_build(struct tok_build *b, struct tok *t, struct error *e)
         if (spm && (!is_lattice_token(b->flags[id]) || (b->flags[id] & VOCAB_ADDED)))
             continue;
         worst = MIN(worst, b->scores[id]);
-        best = MAX(best, b->scores[id]);
     }
     if (nodes >= (1u << 23))
         return FAIL(e, ERR_LIMIT, "the vocabulary's trie has %zu nodes; the limit is %u", nodes, 1u << 23);
     b->meta.unk_score = spm ? (double)((float)worst - (float)UNK_PENALTY) : worst - UNK_PENALTY;
-    b->meta.user_score = best;
     return trie_build(b, t, nodes, e);
 }
 
@@ -91,18 +89,13 @@ struct lattice_node {
     uint32_t id;
 };
 
-/* What a token costs; a user-defined symbol of sentencepiece must beat every other way through its bytes. */
+/* What a token is worth; a user-defined symbol of sentencepiece more than any other way through its bytes. */
 static double token_score(const struct tok *t, uint32_t id, size_t bytes)
 {
     const struct tok_meta *m = t->meta;
     if ((m->flags & META_SPM) && (t->view.flags[id] & VOCAB_ADDED))
-        return (double)((float)bytes * (float)m->user_score - 0.1f);
+        return (double)(float)(0.1 * (double)((int)bytes - 1));
     return ((const double *)t->sec[SEC_SCORES].p)[id];
-}
-
-static double add_score(const struct tok *t, double a, double b)
-{
-    return t->meta->flags & META_SINGLE_FLOAT ? (double)((float)a + (float)b) : a + b;
 }
 
 static void reach(struct lattice_node *node, double score, size_t from, uint32_t id)
@@ -111,13 +104,33 @@ static void reach(struct lattice_node *node, double score, size_t from, uint32_t
         *node = (struct lattice_node){score, (uint32_t)from, id};
 }
 
+static double sum(const struct tok *t, double a, double b)
+{
+    return t->meta->flags & META_SINGLE_FLOAT ? (double)((float)a + (float)b) : a + b;
+}
+
+/* Sums that grow beyond a bound are measured from here on, so that floats keep their precision; at the bound where
+ * sentencepiece does it, because a tie may fall the other way. */
+static void rebase(struct lattice_node *nodes, size_t at, size_t frontier)
+{
+    const float here = (float)nodes[at].score;
+    if (here >= -100000.0f && here <= 100000.0f)
+        return;
+    for (size_t i = at; i <= frontier; i++)
+        if (i == at || nodes[i].from != TOK_NONE)
+            nodes[i].score = (double)((float)nodes[i].score - here);
+}
+
 static void fill_lattice(const struct tok *t, struct str word, struct lattice_node *nodes)
 {
     const struct tok_trie_slot *slots = t->sec[SEC_TRIE].p;
     const size_t mask = t->sec[SEC_TRIE].bytes / sizeof *slots - 1;
     const uint32_t *ids = t->sec[SEC_TRIE_IDS].p;
+    size_t frontier = 0; /* the furthest node reached */
     for (size_t at = 0, n = 0; at < word.n; at += n) {
         utf8_get(word.p + at, &n);
+        if (t->meta->flags & META_SINGLE_FLOAT)
+            rebase(nodes, at, frontier);
         const double here = nodes[at].score;
         bool has_single = false;
         uint32_t node = 0;
@@ -129,11 +142,13 @@ static void fill_lattice(const struct tok *t, struct str word, struct lattice_no
             if (id == TOK_NONE)
                 continue;
             const size_t bytes = i + 1 - at;
-            reach(&nodes[i + 1], add_score(t, here, token_score(t, id, bytes)), at, id);
+            reach(&nodes[i + 1], sum(t, here, token_score(t, id, bytes)), at, id);
+            frontier = MAX(frontier, i + 1);
             has_single = has_single || bytes == n;
         }
+        frontier = has_single ? frontier : MAX(frontier, at + n);
         if (!has_single)
-            reach(&nodes[at + n], add_score(t, here, t->meta->unk_score), at, TOK_NONE);
+            reach(&nodes[at + n], sum(t, here, t->meta->unk_score), at, TOK_NONE);
     }
 }
 
