@@ -251,7 +251,8 @@ static enum err list_of_keyed(struct jrun *r, const struct keyed *v, size_t n, s
     return OK;
 }
 
-/* "age,name": a list of keys. One key is a list of one, as in jinja2: lists compare equal items without ordering them. */
+/* "age,name": a list of keys. One key is a list of one, as in jinja2: lists compare equal items without ordering them.
+ */
 static enum err multi_key(struct jrun *r, struct jv item, struct jv attr, bool case_sensitive, struct jv *out)
 {
     struct jlist parts = {.items = &attr, .n = 1};
