@@ -234,13 +234,14 @@ def write_sparse_shards(folder, shards, shard_bytes, tensors=64):
     for i in range(shards):
         file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
         each = (shard_bytes // tensors) // 2
-        header = json.dumps({f"layers.{i}.{k}.weight": dict(dtype="BF16", shape=[each // 64, 64],
-                                                            data_offsets=[k * each // 64 * 128, (k + 1) * each // 64 * 128])
+        rows = each // 64
+        header = json.dumps({f"layers.{i}.{k}.weight": dict(dtype="BF16", shape=[rows, 64],
+                                                            data_offsets=[k * rows * 128, (k + 1) * rows * 128])
                              for k in range(tensors)}).encode()
         header += b" " * (-len(header) % 8)
         with open(folder / file, "wb") as f:
             f.write(struct.pack("<Q", len(header)) + header)
-            f.truncate(8 + len(header) + tensors * (each // 64 * 128))
+            f.truncate(8 + len(header) + tensors * rows * 128)
         weight_map.update({f"layers.{i}.{k}.weight": file for k in range(tensors)})
     (folder / "model.safetensors.index.json").write_text(json.dumps(dict(metadata={}, weight_map=weight_map)))
 
@@ -292,8 +293,9 @@ def write_seeds(out):
 
 def add_every_type(writer):
     """One key of every value type; what it adds is returned as {key: value}."""
-    values = {"x.u8": 200, "x.i8": -100, "x.u16": 60000, "x.i16": -30000, "x.u32": 4_000_000_000, "x.i32": -2_000_000_000,
-              "x.u64": 2**64 - 1, "x.i64": -(2**63), "x.f32": 0.1, "x.f64": 1e300, "x.bool": True, "x.str": "caf\u00e9 \u4e16"}
+    values = {"x.u8": 200, "x.i8": -100, "x.u16": 60000, "x.i16": -30000, "x.u32": 4_000_000_000,
+              "x.i32": -2_000_000_000, "x.u64": 2**64 - 1, "x.i64": -(2**63), "x.f32": 0.1, "x.f64": 1e300,
+              "x.bool": True, "x.str": "caf\u00e9 \u4e16"}
     writer.add_uint8("x.u8", values["x.u8"])
     writer.add_int8("x.i8", values["x.i8"])
     writer.add_uint16("x.u16", values["x.u16"])
@@ -306,7 +308,8 @@ def add_every_type(writer):
     writer.add_float64("x.f64", values["x.f64"])
     writer.add_bool("x.bool", values["x.bool"])
     writer.add_string("x.str", values["x.str"])
-    arrays = {"x.ints": [1, -2, 3], "x.floats": [0.5, -1.5], "x.strings": ["a", "", "\u00fcber"], "x.bools": [True, False]}
+    arrays = {"x.ints": [1, -2, 3], "x.floats": [0.5, -1.5], "x.strings": ["a", "", "\u00fcber"],
+              "x.bools": [True, False]}
     for key, value in arrays.items():
         writer.add_array(key, value)
     return values | arrays

@@ -4,6 +4,8 @@ import json
 import math
 import os
 import pathlib
+import subprocess
+import sys
 
 import gguf
 import numpy as np
@@ -12,7 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import make_models
-from format_quern import SHARED, Model, Refused
+from format_quern import ROOT, SHARED, Model, Refused
 
 ERR_INVALID, ERR_FORMAT, ERR_UNSUPPORTED, ERR_NOT_FOUND = 1, 2, 3, 5
 ARCHS = list(make_models.ARCHS)
@@ -207,3 +209,38 @@ def test_a_folder_from_the_wild_is_read_as_the_package_reads_it():
         assert all(m.tensor(n) == as_bytes(w) for n, w in weights.items())
         config = m.about["config"]
     assert (config["hidden"], config["n_layers"], config["head_dim"], config["tied"]) == (512, 8, 64, 1)
+
+
+# Runs a command five times and prints the best time and the largest resident size. A process of its own, because a
+# child is charged with what its parent had resident when it was started, and pytest is large.
+MEASURE = """
+import os, subprocess, sys, time
+best, peak = 1e9, 0
+for _ in range(5):
+    began = time.monotonic()
+    child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = status
+    best, peak = min(best, time.monotonic() - began), max(peak, usage.ru_maxrss)
+    assert status == 0
+print(best * 1000, peak)
+"""
+
+
+@pytest.mark.parametrize("form", ["gguf", "shards"])
+def test_inspect_of_ten_gigabytes_reads_only_headers(tmp_path, form):
+    """`quern inspect` of a 10 GB file or a 30-shard folder: under 100 ms and 50 MB resident."""
+    binary = pathlib.Path(os.environ.get("QUERN_BIN", ROOT / "build/release/quern"))
+    if not binary.exists():
+        pytest.skip(f"{binary} is not built")
+    path = tmp_path / "model"
+    if form == "gguf":
+        path = tmp_path / "m.gguf"
+        make_models.write_sparse_gguf(path, 10 * 2**30)
+    else:
+        make_models.write_sparse_shards(path, 30, 2**29)
+    out = subprocess.run([sys.executable, "-S", "-c", MEASURE, binary.resolve(), "inspect", path], check=True,
+                         capture_output=True, text=True).stdout
+    ms, kib = map(float, out.split())
+    print(f"{form}: {ms:.1f} ms, {kib / 1024:.1f} MiB")
+    assert ms < 100 and kib < 50 * 1024
