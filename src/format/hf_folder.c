@@ -152,7 +152,7 @@ static enum err shards_open(struct model_source *s, const json_t *index, struct 
     if (!json_is_object(index))
         return FAIL(e, ERR_FORMAT, "the index must be a JSON object");
     TRY(json_get_object(index, "weight_map", &found, e));
-    json_t *map = (json_t *)(uintptr_t)found;
+    json_t *map = json_object_get(index, "weight_map"); /* found, as iteration wants it */
     if (json_object_size(map) == 0)
         return FAIL(e, ERR_FORMAT, "field 'weight_map' is missing or empty");
     for (void *it = json_object_iter(map); it != NULL; it = json_object_iter_next(map, it)) {

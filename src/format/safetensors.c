@@ -67,12 +67,12 @@ static enum err read_entry(const json_t *entry, uint64_t data_at, struct tensor_
     return OK;
 }
 
-static enum err check_metadata(const json_t *metadata, struct error *e)
+static enum err check_metadata(json_t *metadata, struct error *e)
 {
     if (!json_is_object(metadata))
         return FAIL(e, ERR_FORMAT, "field '__metadata__' must be an object");
-    void *it = json_object_iter((json_t *)(uintptr_t)metadata);
-    for (; it != NULL; it = json_object_iter_next((json_t *)(uintptr_t)metadata, it)) {
+    void *it = json_object_iter(metadata);
+    for (; it != NULL; it = json_object_iter_next(metadata, it)) {
         char shown[120];
         if (!json_is_string(json_object_iter_value(it)))
             return FAIL(e, ERR_FORMAT, "field '__metadata__': '%s' must be a string",
@@ -98,7 +98,7 @@ static enum err add_entries(
     TRY(source_tensors_reserve(s, json_object_size(header), e));
     for (void *it = json_object_iter(header); it != NULL; it = json_object_iter_next(header, it)) {
         const struct str name = {json_object_iter_key(it), json_object_iter_key_len(it)};
-        const json_t *entry = json_object_iter_value(it);
+        json_t *entry = json_object_iter_value(it);
         if (str_is(name, "__metadata__")) {
             TRY(check_metadata(entry, e));
             continue;

@@ -129,31 +129,36 @@ enum err source_tensor_add(struct model_source *s, struct source_part *p, const 
     return OK;
 }
 
-static int by_offset(const void *a, const void *b)
+/* Where a tensor lies, for ordering; begin first, and an empty tensor before the one that begins where it stands. */
+struct span {
+    uint64_t begin, end;
+    const struct model_tensor *tensor;
+};
+
+static int by_place(const void *a, const void *b)
 {
-    const struct model_tensor *x = *(const struct model_tensor *const *)a, *y = *(const struct model_tensor *const *)b;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    if (x->view.bytes != y->view.bytes) /* an empty tensor may stand where another begins */
-        return x->view.bytes < y->view.bytes ? -1 : 1;
-    return 0;
+    const struct span *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return (x->end > y->end) - (x->end < y->end);
 }
 
 static enum err spans_check(
-    const struct model_tensor *const *order, uint64_t n, uint64_t data_at, uint64_t end, bool dense, struct error *e)
+    const struct span *spans, uint64_t n, uint64_t data_at, uint64_t end, bool dense, struct error *e)
 {
     uint64_t at = data_at;
     char name[160], other[160];
     for (uint64_t i = 0; i < n; i++) {
-        const struct model_tensor *t = order[i];
-        if (t->offset < at)
-            return FAIL(e, ERR_FORMAT, "tensor '%s' at byte %llu overlaps %s%s", str_show(t->name, name, sizeof name),
-                (unsigned long long)t->offset, i == 0 ? "the header" : "tensor ",
-                i == 0 ? "" : str_show(order[i - 1]->name, other, sizeof other));
-        if (dense && t->offset > at)
+        const struct span *s = &spans[i];
+        str_show(s->tensor->name, name, sizeof name);
+        if (s->begin < at)
+            return FAIL(e, ERR_FORMAT, "tensor '%s' at byte %llu overlaps %s%s", name, (unsigned long long)s->begin,
+                i == 0 ? "the header" : "tensor ",
+                i == 0 ? "" : str_show(spans[i - 1].tensor->name, other, sizeof other));
+        if (dense && s->begin > at)
             return FAIL(e, ERR_FORMAT, "byte %llu: no tensor uses the %llu bytes before tensor '%s'",
-                (unsigned long long)at, (unsigned long long)(t->offset - at), str_show(t->name, name, sizeof name));
-        at = t->offset + t->view.bytes;
+                (unsigned long long)at, (unsigned long long)(s->begin - at), name);
+        at = s->end;
     }
     if (dense && at != end)
         return FAIL(e, ERR_FORMAT, "byte %llu: no tensor uses the last %llu bytes", (unsigned long long)at,
@@ -165,18 +170,19 @@ enum err source_part_check(
     const struct model_source *s, const struct source_part *p, uint64_t data_at, bool dense, struct error *e)
 {
     const uint64_t n = p->info.n_tensors;
-    const struct model_tensor **order = mem_array(n, sizeof *order);
-    if (order == NULL)
+    struct span *spans = mem_array(n, sizeof *spans);
+    if (spans == NULL)
         return FAIL(e, ERR_NOMEM, "no memory to order %llu tensors", (unsigned long long)n);
-    bool sorted = true;
+    bool sorted = true; /* as nearly all files are */
     for (uint64_t i = 0; i < n; i++) {
-        order[i] = &s->tensors[p->first_tensor + i];
-        sorted = sorted && (i == 0 || by_offset(&order[i - 1], &order[i]) <= 0);
+        const struct model_tensor *t = &s->tensors[p->first_tensor + i];
+        spans[i] = (struct span){t->offset, t->offset + t->view.bytes, t};
+        sorted = sorted && (i == 0 || by_place(&spans[i - 1], &spans[i]) <= 0);
     }
     if (!sorted)
-        qsort(order, n, sizeof *order, by_offset);
-    const enum err err = spans_check(order, n, data_at, p->map.bytes, dense, e);
-    mem_free(order);
+        qsort(spans, n, sizeof *spans, by_place);
+    const enum err err = spans_check(spans, n, data_at, p->map.bytes, dense, e);
+    mem_free(spans);
     return err;
 }
 
