@@ -15,7 +15,8 @@ enum vocab_flag {
     VOCAB_ADDED = 2,   /* matched in the text before the model runs */
     VOCAB_BYTE = 4,    /* one byte of byte fallback, not a character */
     VOCAB_UNKNOWN = 8, /* stands for what the vocabulary cannot say */
-    VOCAB_HOLE = 16    /* an id without a token; its bytes are empty */
+    VOCAB_HOLE = 16,   /* an id without a token; its bytes are empty */
+    VOCAB_OUTSIDE = 32 /* not in the model's own vocabulary: only ever found as an added token */
 };
 
 struct vocab_view {

@@ -175,7 +175,7 @@ static enum err select_by(
     }
     if (raw->n_pos > used)
         p.name = raw->pos[used++];
-    p.args = (struct jargs){raw->pos + used, raw->n_pos - used, raw->kw, raw->n_kw};
+    p.args = (struct jargs){raw->n_pos > used ? raw->pos + used : NULL, raw->n_pos - used, raw->kw, raw->n_kw};
     return pipe_value(r, &p, out);
 }
 

@@ -195,7 +195,7 @@ static enum err build_keys(struct tok_build *b, struct tok *t, struct error *e)
         }
         keys[id] = (struct str){bytes + at[id], n};
         at[id + 1] = at[id] + (uint32_t)n;
-        const bool makes = n > 0 && (b->flags[id] & (VOCAB_SPECIAL | VOCAB_HOLE | VOCAB_BYTE)) == 0;
+        const bool makes = n > 0 && (b->flags[id] & (VOCAB_SPECIAL | VOCAB_HOLE | VOCAB_BYTE | VOCAB_OUTSIDE)) == 0;
         if (makes)
             slots_insert(t->owned[SEC_KEY_SLOTS], n_slots, keys, id);
         if (makes && byte_level && n == 1)

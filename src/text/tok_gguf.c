@@ -211,9 +211,9 @@ static enum err read_flags(const struct tok_gguf *g, struct tok_build *b, struct
         if (type < PIECE_NORMAL || type > PIECE_BYTE)
             return FAIL(e, ERR_FORMAT, "tokenizer.ggml.token_type of token %u is %d; known are 1 to 6", id, type);
         if (type == PIECE_CONTROL || is_role(g, id))
-            b->flags[id] = VOCAB_SPECIAL | VOCAB_ADDED;
+            b->flags[id] = VOCAB_SPECIAL | VOCAB_ADDED | VOCAB_OUTSIDE;
         else if (type == PIECE_USER)
-            b->flags[id] = VOCAB_ADDED;
+            b->flags[id] = VOCAB_ADDED | VOCAB_OUTSIDE;
         else if (type == PIECE_UNKNOWN)
             b->flags[id] = VOCAB_UNKNOWN | VOCAB_SPECIAL;
         if (b->flags[id] == 0 && !utf8_is_valid(g->tokens[id]))

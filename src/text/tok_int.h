@@ -120,6 +120,7 @@ enum pre_kind {
     PRE_BYTE_LEVEL,
     PRE_METASPACE,
     PRE_DIGITS,
+    PRE_WHITESPACE,
     PRE_WHITESPACE_SPLIT,
     PRE_PUNCTUATION,
     PRE_BERT_SPACES, /* BertPreTokenizer is this, then PRE_PUNCTUATION isolated */

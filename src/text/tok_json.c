@@ -132,8 +132,10 @@ static enum err place_added(struct json_source *s)
         if (have != TOK_NONE && have != a.id)
             return FAIL(s->e, ERR_FORMAT, "added token '%s' has id %u, but %u in model.vocab", show(a.content, shown),
                 a.id, have);
-        if (have == TOK_NONE)
+        if (have == TOK_NONE) {
             TRY(place(s, a.id, a.content));
+            s->b.flags[a.id] |= VOCAB_OUTSIDE;
+        }
         s->b.flags[a.id] |= (uint8_t)(VOCAB_ADDED | (a.special ? VOCAB_SPECIAL : 0));
     }
     uint32_t last = 0;

@@ -48,12 +48,6 @@ static struct str strip(struct str text, bool left, bool right)
     return text;
 }
 
-static bool is_any_mark(uint32_t c)
-{
-    const utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)unicode_known(c));
-    return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME;
-}
-
 static bool drop_if(struct tok_ctx *c, struct str text, bool (*is)(uint32_t), struct scratch *out)
 {
     if (!scratch_reserve(c, out, out->n + text.n))
@@ -176,11 +170,10 @@ static bool bert_clean(struct tok_ctx *c, const struct norm_step *s, struct str 
 {
     for (size_t at = 0, n = 0; at < text.n; at += n) {
         uint32_t ch = utf8_get(text.p + at, &n);
-        const bool plain_control = ch == '\t' || ch == '\n' || ch == '\r';
         if (s->clean) {
-            if (ch == 0 || ch == 0xFFFD || (!plain_control && unicode_is_other(ch)))
+            if (unicode_is_bert_dropped(ch))
                 continue;
-            if (plain_control || unicode_is_space(ch))
+            if (unicode_is_space(ch))
                 ch = ' ';
         }
         const bool alone = s->chinese && is_chinese(ch);
@@ -200,7 +193,7 @@ static bool bert(struct tok_ctx *c, const struct norm_step *s, struct str text, 
         c->shadow.n = 0;
         c->word.n = 0;
         if (!unicode_normalise(c, FORM_NFD, now, &c->shadow) ||
-            !drop_if(c, (struct str){c->shadow.p, c->shadow.n}, unicode_is_mark, &c->word))
+            !drop_if(c, (struct str){c->shadow.p, c->shadow.n}, unicode_is_bert_mark, &c->word))
             return false;
         now = (struct str){c->word.p, c->word.n};
     }
@@ -286,7 +279,7 @@ static bool run_step(const struct tok *t, struct tok_ctx *c, const struct norm_s
     case NORM_NFKC: return unicode_normalise(c, FORM_NFKC, text, out);
     case NORM_NFKD: return unicode_normalise(c, FORM_NFKD, text, out);
     case NORM_LOWERCASE: return lowercase(c, text, out);
-    case NORM_STRIP_ACCENTS: return drop_if(c, text, is_any_mark, out);
+    case NORM_STRIP_ACCENTS: return drop_if(c, text, unicode_is_accent, out);
     case NORM_PREPEND: return scratch_add(c, out, s->a) && scratch_add(c, out, text);
     case NORM_REPLACE: return replace(c, s, text, out);
     case NORM_REPLACE_REGEX: return replace_regex(c, s, text, out);

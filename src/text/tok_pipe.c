@@ -212,7 +212,7 @@ static enum err read_pre_metaspace(const json_t *j, struct tok_pipe *p, struct e
 
 static enum err read_pre_simple(const json_t *j, struct str type, struct tok_pipe *p, struct error *e)
 {
-    struct pre_step s = {.kind = PRE_PUNCTUATION, .behaviour = SPLIT_ISOLATED}, *added = NULL;
+    struct pre_step s = {.kind = PRE_PUNCTUATION, .behaviour = SPLIT_ISOLATED};
     if (str_is(type, "Digits")) {
         s.kind = PRE_DIGITS;
         TRY(json_get_bool(j, "individual_digits", &s.individual, e));
@@ -224,9 +224,7 @@ static enum err read_pre_simple(const json_t *j, struct str type, struct tok_pip
     } else if (str_is(type, "BertPreTokenizer")) {
         TRY(pre_add(p, (struct pre_step){.kind = PRE_BERT_SPACES, .behaviour = SPLIT_REMOVED}, NULL, e));
     } else if (str_is(type, "Whitespace")) {
-        s = (struct pre_step){.kind = PRE_SPLIT_REGEX, .behaviour = SPLIT_REMOVED, .invert = true};
-        TRY(pre_add(p, s, &added, e));
-        return regex_new(STR("[\\w\\u200C\\u200D]+|[^\\w\\s\\u200C\\u200D]+"), &added->regex, e);
+        s = (struct pre_step){.kind = PRE_WHITESPACE, .behaviour = SPLIT_REMOVED};
     } else if (str_is(type, "CharDelimiterSplit")) {
         s = (struct pre_step){.kind = PRE_SPLIT_STR, .behaviour = SPLIT_REMOVED, .pattern = STR(" ")};
         TRY(json_get_str(j, "delimiter", &s.pattern, e));

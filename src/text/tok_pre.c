@@ -150,6 +150,24 @@ static void split_by_kind(struct splitter *s, bool (*is)(uint32_t))
     splitter_give(s, plain, text.n, false);
 }
 
+/* Runs of word characters and runs of what is neither word nor space; spaces are dropped. */
+static void split_words(struct splitter *s)
+{
+    const struct str text = s->whole.text;
+    size_t start = 0, n = 0;
+    int run = 0; /* 0 spaces, 1 word, 2 other */
+    for (size_t at = 0; at < text.n && s->c->failure == OK; at += n) {
+        const uint32_t c = utf8_get(text.p + at, &n);
+        const int kind = unicode_is_word(c) ? 1 : unicode_is_space(c) ? 0 : 2;
+        if (kind == run)
+            continue;
+        splitter_give(s, start, at, run == 0);
+        start = at;
+        run = kind;
+    }
+    splitter_give(s, start, text.n, run == 0);
+}
+
 static void split_by_length(struct splitter *s, uint32_t length)
 {
     const struct str text = s->whole.text;
@@ -242,6 +260,7 @@ static void run_split(const struct tok *t, struct tok_ctx *c, size_t i, struct p
     case PRE_SPLIT_REGEX: split_by_regex(&s, p->regex); break;
     case PRE_SPLIT_STR: split_by_string(&s, p->pattern); break;
     case PRE_DIGITS: split_by_kind(&s, unicode_is_numeric); break;
+    case PRE_WHITESPACE: split_words(&s); break;
     case PRE_WHITESPACE_SPLIT:
     case PRE_BERT_SPACES: split_by_kind(&s, unicode_is_space); break;
     case PRE_PUNCTUATION: split_by_kind(&s, unicode_is_punctuation); break;

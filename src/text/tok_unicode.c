@@ -87,25 +87,29 @@ uint32_t unicode_known(uint32_t c)
     return low < COUNT_OF(unicode_new) && c >= unicode_new[low].first ? unicode_new[low].as : c;
 }
 
-static utf8proc_category_t category(uint32_t c)
+static bool in_ranges(const struct unicode_range *ranges, size_t n, uint32_t c)
 {
-    return utf8proc_category((utf8proc_int32_t)unicode_known(c));
+    size_t low = 0, high = n;
+    while (low < high) {
+        const size_t mid = (low + high) / 2;
+        if (c > ranges[mid].last)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < n && c >= ranges[low].first;
 }
+
+#define IN(table, c) in_ranges((table), COUNT_OF(table), (c))
 
 bool unicode_is_numeric(uint32_t c)
 {
-    if (c < 0x80)
-        return c >= '0' && c <= '9';
-    const utf8proc_category_t k = category(c);
-    return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
+    return c < 0x80 ? c >= '0' && c <= '9' : IN(unicode_numeric, c);
 }
 
 bool unicode_is_punctuation(uint32_t c)
 {
-    if (c < 0x80)
-        return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-    const utf8proc_category_t k = category(c);
-    return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
+    return IN(unicode_punctuation, c);
 }
 
 bool unicode_is_space(uint32_t c)
@@ -114,25 +118,24 @@ bool unicode_is_space(uint32_t c)
            c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-bool unicode_is_mark(uint32_t c)
-{
-    return c >= 0x300 && category(c) == UTF8PROC_CATEGORY_MN;
-}
-
 bool unicode_is_word(uint32_t c)
 {
-    const utf8proc_category_t k = category(c);
-    const bool circled = (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
-                         (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
-    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC || circled ||
-           c == 0x200C || c == 0x200D;
+    return IN(unicode_word, c);
 }
 
-bool unicode_is_other(uint32_t c)
+bool unicode_is_accent(uint32_t c)
 {
-    const utf8proc_category_t k = category(c);
-    return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO ||
-           k == UTF8PROC_CATEGORY_CN;
+    return c >= 0x300 && IN(unicode_accent, c);
+}
+
+bool unicode_is_bert_mark(uint32_t c)
+{
+    return c >= 0x300 && IN(unicode_bert_mark, c);
+}
+
+bool unicode_is_bert_dropped(uint32_t c)
+{
+    return IN(unicode_bert_dropped, c);
 }
 
 uint32_t unicode_lower(uint32_t c, uint32_t *second)
@@ -144,16 +147,9 @@ uint32_t unicode_lower(uint32_t c, uint32_t *second)
         *second = 0x307;
         return 'i';
     }
-    switch (c) { /* later than the tables of utf8proc */
-    case 0xA7CB: return 0x264;
-    case 0xA7CC: return 0xA7CD;
-    case 0xA7DA: return 0xA7DB;
-    case 0xA7DC: return 0x19B;
-    case 0x1C89: return 0x1C8A;
-    default: break;
-    }
-    if (c >= 0x10D50 && c <= 0x10D65)
-        return c + 0x20;
+    for (size_t i = 0; c >= unicode_lower_new[0].first && i < COUNT_OF(unicode_lower_new); i++)
+        if (unicode_lower_new[i].first == c)
+            return unicode_lower_new[i].last;
     return (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
 }
 
@@ -220,9 +216,28 @@ static bool is_inert(uint32_t c, enum unicode_form form)
            (p->comb_index == UINT16_MAX || p->comb_index < 0x8000);
 }
 
+/* `tokenizers` has older tables for the normal forms: some marks it does not put in order, some characters it does not
+ * take apart (and one of those, U+11938, it does not put together). */
 static utf8proc_propval_t mark_class(int32_t c)
 {
-    return utf8proc_get_property(c)->combining_class;
+    const utf8proc_propval_t k = utf8proc_get_property(c)->combining_class;
+    return k != 0 && IN(unicode_unordered, (uint32_t)c) ? 0 : k;
+}
+
+/* Take what utf8proc would compose and `tokenizers` would not out of its sight, or put it back. */
+static void hide(int32_t *points, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (points[i] == 0x11930 ||
+            (utf8proc_get_property(points[i])->combining_class != 0 && mark_class(points[i]) == 0))
+            points[i] += 0x110000;
+}
+
+static void show(int32_t *points, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (points[i] >= 0x110000)
+            points[i] -= 0x110000;
 }
 
 /* Stable order of a run of marks by combining class; tmp has room for n. */
@@ -263,11 +278,15 @@ static bool normalise_stretch(struct tok_ctx *c, enum unicode_form form, struct 
         size_t len;
         int boundary = 0;
         const int32_t ch = (int32_t)utf8_get(text.p + at, &len);
+        at += len;
+        if (IN(unicode_whole, (uint32_t)ch)) {
+            points[n++] = ch;
+            continue;
+        }
         const utf8proc_ssize_t got =
             utf8proc_decompose_char(ch, points + n, (utf8proc_ssize_t)(room - n), how, &boundary);
         assert(got >= 0 && (size_t)got <= room - n);
         n += (size_t)got;
-        at += len;
     }
     for (size_t i = 0; i < n;) {
         size_t end = i;
@@ -277,8 +296,11 @@ static bool normalise_stretch(struct tok_ctx *c, enum unicode_form form, struct 
             sort_marks(points + i, end - i, points + room);
         i = end + 1;
     }
-    if (composes(form))
+    if (composes(form)) {
+        hide(points, n);
         n = (size_t)utf8proc_normalize_utf32(points, (utf8proc_ssize_t)n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+        show(points, n);
+    }
     if (!scratch_reserve(c, out, out->n + 4 * n))
         return false;
     for (size_t i = 0; i < n; i++)

@@ -40,12 +40,14 @@ size_t utf8_valid_prefix(struct str s);
 /* c, or the character that stands in for it in tables that do not know it. */
 uint32_t unicode_known(uint32_t c);
 
-bool unicode_is_numeric(uint32_t c);                  /* Nd Nl No */
-bool unicode_is_punctuation(uint32_t c);              /* P*, and the ASCII symbols */
-bool unicode_is_space(uint32_t c);                    /* White_Space */
-bool unicode_is_word(uint32_t c);                     /* \w of the added-token rules: Alphabetic, M, Nd, Pc */
-bool unicode_is_mark(uint32_t c);                     /* Mn */
-bool unicode_is_other(uint32_t c);                    /* Cc Cf Cn Co */
+/* Sets as the components of `tokenizers` have them; each component has tables of its own age. */
+bool unicode_is_numeric(uint32_t c);      /* Digits */
+bool unicode_is_punctuation(uint32_t c);  /* Punctuation, BertPreTokenizer */
+bool unicode_is_space(uint32_t c);        /* White_Space */
+bool unicode_is_word(uint32_t c);         /* Whitespace, single_word: letters, marks, digits, connectors, joiners */
+bool unicode_is_accent(uint32_t c);       /* StripAccents */
+bool unicode_is_bert_mark(uint32_t c);    /* strip_accents of BertNormalizer */
+bool unicode_is_bert_dropped(uint32_t c); /* clean_text of BertNormalizer */
 uint32_t unicode_lower(uint32_t c, uint32_t *second); /* second: 0, or the other character of a two-character result */
 
 /* The text as PCRE2 may see it: every character it does not know replaced by its stand-in, lengths kept, in *out. The

@@ -30,7 +30,7 @@ static uint32_t trie_step(const struct tok_trie_slot *slots, size_t mask, uint32
 
 static bool is_lattice_token(uint8_t flags)
 {
-    return (flags & (VOCAB_SPECIAL | VOCAB_HOLE | VOCAB_BYTE | VOCAB_UNKNOWN)) == 0;
+    return (flags & (VOCAB_SPECIAL | VOCAB_HOLE | VOCAB_BYTE | VOCAB_UNKNOWN | VOCAB_OUTSIDE)) == 0;
 }
 
 /* Nodes of the trie: the distinct prefixes. Bounded by the bytes of all keys. */
