@@ -6,6 +6,7 @@ Vocabularies in other formats (tiktoken ranks, Tekken) are first written as the 
 make; GGUF metadata is turned into whatever its original was."""
 
 import base64
+import functools
 import gzip
 import io
 import json
@@ -47,6 +48,12 @@ class Oracle:
     def __init__(self, quern):
         self.quern = quern
 
+    decode_modes = (True, False)  # skip_special values that the original has
+
+    def decodable(self, ids):
+        """False for id lists, made by no text, that the original treats in a way of its own."""
+        return True
+
 
 class HfOracle(Oracle):
     def __init__(self, spec, quern=None, exact=False):
@@ -61,9 +68,35 @@ class HfOracle(Oracle):
         self.exact_round_trip = exact
         self.byte_fallback = '"ByteFallback"' in json.dumps(self.spec.get("decoder"))
 
+    @functools.cached_property
+    def hf_user(self):
+        """The original for a user's text. `encode_special_tokens` stops special tokens from being looked for in the
+        text, but a Unigram, WordPiece or WordLevel model may still find their names among its own entries; so here
+        those entries are renamed to something that no test string holds."""
+        spec = json.loads(self.text)
+        model = spec["model"]
+        names = {t["content"]: "\U0010fffd\U0010fffd" + t["content"] for t in spec["added_tokens"] if t["special"]}
+        if model.get("type") == "Unigram":
+            model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
+        elif model.get("type") in ("WordPiece", "WordLevel"):
+            model["vocab"] = {names.get(piece, piece): i for piece, i in model["vocab"].items()}
+            model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+        else:
+            return self.hf
+        spec["post_processor"] = None
+        spec["added_tokens"] = [{**t, "content": names.get(t["content"], t["content"])} for t in spec["added_tokens"]]
+        return Tokenizer.from_str(json.dumps(spec))
+
     def encode(self, texts, trusted, add_special):
-        self.hf.encode_special_tokens = not trusted
-        return [e.ids for e in self.hf.encode_batch_fast(texts, add_special_tokens=add_special)]
+        hf = self.hf if trusted else self.hf_user
+        hf.encode_special_tokens = not trusted
+        return [e.ids for e in hf.encode_batch_fast(texts, add_special_tokens=add_special)]
+
+    def decodable(self, ids):
+        """WordPiece keeps the prefix of a word's middle when it comes first. No text gives such a list; quern's table
+        of token bytes has no place for it."""
+        prefix = (self.spec.get("decoder") or {}).get("prefix")
+        return not (ids and prefix and self.hf.id_to_token(ids[0]).startswith(prefix))
 
     def decode(self, lists, skip_special):
         return self.hf.decode_batch(lists, skip_special_tokens=skip_special)
@@ -73,6 +106,7 @@ class SpmOracle(Oracle):
     """sentencepiece knows no special tokens inside text, so there is only the user's path."""
 
     modes = [(False, True), (False, False)]
+    decode_modes = (True,)
     byte_fallback = True
 
     def __init__(self, model, quern=None, add_bos=True):
@@ -83,6 +117,12 @@ class SpmOracle(Oracle):
         self.specials = [self.sp.id_to_piece(i) for i in range(n) if self.sp.is_control(i)][:50]
         self.specials += [self.sp.id_to_piece(i) for i in range(n) if self.sp.is_byte(i)][:3]
         self.specials += self.user_defined(model)[:100]
+
+    def decodable(self, ids):
+        """At the start of a text sentencepiece drops the space of a piece, but not one that came as a byte or stands
+        before the sign for the unknown, and it drops more of them when it removes extra white space."""
+        first = next((self.sp.id_to_piece(i) for i in ids if not self.sp.is_control(i)), "a")
+        return not first.startswith(("▁", "<0x20>")) and not any(self.sp.is_unknown(i) for i in ids)
 
     @staticmethod
     def user_defined(model):
@@ -308,7 +348,7 @@ def qwen():
 
 def qwen_gguf():
     ranks = read_tiktoken(tok_packages.member("dashscope", "dashscope/resources/qwen.tiktoken"))
-    return gguf_bpe_oracle(ranks, "qwen2", QWEN2, QWEN)
+    return gguf_bpe_oracle(ranks, "qwen2", QWEN2, QWEN, normalizer={"type": "NFC"})
 
 
 def tekken():
@@ -374,7 +414,7 @@ def shared_minimind():
 # ---- GGUF ----
 
 
-def gguf_bpe_oracle(ranks, pre, pattern, names, bos=None, ignore_merges=False):
+def gguf_bpe_oracle(ranks, pre, pattern, names, bos=None, ignore_merges=False, normalizer=None):
     """The same vocabulary as GGUF arrays for quern and as tokenizer.json for the original."""
     merges = own_merges(ranks)
     first = max(ranks.values()) + 1
@@ -384,6 +424,7 @@ def gguf_bpe_oracle(ranks, pre, pattern, names, bos=None, ignore_merges=False):
         merges,
         split_then_bytes(pattern),
         specials,
+        normalizer=normalizer,
         ignore_merges=ignore_merges,
         bos=bos,
     )
@@ -402,7 +443,7 @@ def gguf_bpe_oracle(ranks, pre, pattern, names, bos=None, ignore_merges=False):
         roles=roles,
         flags={"add_bos": bos is not None},
     )
-    return HfOracle(spec, quern, exact=True)
+    return HfOracle(spec, quern, exact=normalizer is None)
 
 
 def read_gguf_fields(data):

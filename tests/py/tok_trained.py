@@ -185,7 +185,6 @@ SPECS = {
         pre=P.ByteLevel(add_prefix_space=False),
         post=template("<bos> <sep> $A <eos> <eos>", "<bos>", "<eos>", "<sep>"),
     ),
-    "bytes in the normaliser": lambda: byte_bpe(normalizer=N.ByteLevel(), pre=None),
     # SentencePiece shapes
     "llama2 legacy": lambda: byte_fallback(normalizer=SPM_NORM, post=template("<s> $A", "<s>"), added=ADDED),
     "metaspace always": lambda: byte_fallback(pre=P.Metaspace(prepend_scheme="always"), added=ADDED),
@@ -222,7 +221,6 @@ SPECS = {
     "split by a character": lambda: bpe(pre=P.CharDelimiterSplit(" ")),
     "punctuation contiguous": lambda: bpe(pre=P.Sequence([P.WhitespaceSplit(), P.Punctuation("contiguous")])),
     "punctuation removed": lambda: bpe(pre=P.Sequence([P.WhitespaceSplit(), P.Punctuation("removed")])),
-    "scripts": lambda: bpe(pre=P.UnicodeScripts()),
     "fixed length": lambda: bpe(pre=P.FixedLength(length=5)),
     # normalisers
     "nfkc": lambda: bpe(normalizer=N.NFKC(), pre=P.Whitespace(), added=ADDED),
