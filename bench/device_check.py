@@ -5,8 +5,8 @@ tiny models, and the time of a replayed decode step. Prints a short table; exits
   cmake --preset cuda && cmake --build --preset cuda
   QUERN_TESTING_LIB=build/cuda/tests/libquern_testing.so python3 bench/device_check.py
 
-Tokens are compared greedily. Where they part, the CPU's two best logits must be closer than the largest logit difference
-between the backends: rounding, not error. The twin with a wrong input must fail, or the check proves nothing.
+Tokens are compared greedily. Where they part, the CPU's two best logits must be closer than the largest difference of
+logits between the backends: rounding, not error. The twin with a wrong input must fail, or the check proves nothing.
 """
 import pathlib
 import sys
@@ -25,10 +25,11 @@ BOUND = {"F32": 2e-3, "F16": 2e-3, "BF16": 5e-3}  # inputs of products are round
 
 
 def greedy(model, ids):
+    """Tokens by the device's own argmax, and the logits they were chosen from."""
     rows = [model.logits(ids)[-1]]
     out = []
     for i in range(STEPS):
-        out.append(int(rows[-1].argmax()))
+        out.append(int(model.best[-1]))
         rows.append(model.logits([out[-1]], first=len(ids) + i)[0])
     return out, rows
 

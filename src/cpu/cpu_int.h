@@ -111,6 +111,7 @@ void cpu_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv,
 void cpu_project(struct dev *d, const struct batch *b, const struct project_args *a);
 void cpu_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args *a);
 void cpu_logits(struct dev *d, const struct logits_args *a);
+void cpu_argmax(struct dev *d, const struct argmax_args *a);
 void cpu_copy_blocks(struct dev *d, const struct copy_blocks_args *a);
 
 /* experts.c */

@@ -346,6 +346,27 @@ void cpu_logits(struct dev *d, const struct logits_args *a)
     cpu_run(d, tiles_of(a->head->n_out, TILE_COLS_TOP), logits_tile, &job);
 }
 
+static void argmax_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    (void)worker;
+    const struct argmax_args *a = ctx;
+    const float *x = a->x + (size_t)tile * a->n;
+    uint32_t best = UINT32_MAX;
+    float top = 0.0f;
+    for (uint32_t i = 0; i < a->n; i++)
+        if (x[i] == x[i] && (best == UINT32_MAX || x[i] > top)) {
+            best = i;
+            top = x[i];
+        }
+    a->out[tile] = best;
+}
+
+void cpu_argmax(struct dev *d, const struct argmax_args *a)
+{
+    struct argmax_args job = *a;
+    team_run(d->team, a->n_rows, argmax_tile, &job);
+}
+
 void cpu_copy_blocks(struct dev *d, const struct copy_blocks_args *a)
 {
     (void)d;

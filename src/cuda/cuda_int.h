@@ -63,6 +63,7 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
 void cuda_project(struct dev *d, const struct batch *b, const struct project_args *a);
 void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args *a);
 void cuda_logits(struct dev *d, const struct logits_args *a);
+void cuda_argmax(struct dev *d, const struct argmax_args *a);
 void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a);
 
 #endif

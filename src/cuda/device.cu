@@ -157,7 +157,7 @@ static enum err acts_new(struct dev *d, uint32_t rows, uint32_t n, uint32_t form
 
 static bool same_key(struct graph_key a, struct graph_key b)
 {
-    return a.n_rows == b.n_rows && a.n_seqs == b.n_seqs && a.n_out == b.n_out;
+    return a.n_rows == b.n_rows && a.n_seqs == b.n_seqs && a.n_out == b.n_out && a.want_best == b.want_best;
 }
 
 static bool graph_replay(struct dev *d, struct graph_key key)
@@ -225,6 +225,7 @@ static const struct ops table = {
     .route = NULL, /* weight_bind refuses mixtures, so these two are never reached */
     .experts = NULL,
     .logits = cuda_logits,
+    .argmax = cuda_argmax,
     .copy_blocks = cuda_copy_blocks,
 };
 

@@ -274,6 +274,44 @@ void cuda_logits(struct dev *d, const struct logits_args *a)
     CUDA_DO(d, cudaGetLastError());
 }
 
+/* Better: larger, or as large at a lower index. */
+__device__ static bool beats(float x, uint32_t i, float y, uint32_t k)
+{
+    return i != UINT32_MAX && (k == UINT32_MAX || x > y || (x == y && i < k));
+}
+
+__global__ static void argmax_kernel(const float *x, uint32_t n, uint32_t *out)
+{
+    __shared__ float top[THREADS];
+    __shared__ uint32_t at[THREADS];
+    const float *row = x + (size_t)blockIdx.x * n;
+    float best = 0.0f;
+    uint32_t where = UINT32_MAX;
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+        if (row[i] == row[i] && beats(row[i], i, best, where)) {
+            best = row[i];
+            where = i;
+        }
+    top[threadIdx.x] = best;
+    at[threadIdx.x] = where;
+    for (uint32_t half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        const uint32_t other = threadIdx.x + half;
+        if (threadIdx.x < half && beats(top[other], at[other], top[threadIdx.x], at[threadIdx.x])) {
+            top[threadIdx.x] = top[other];
+            at[threadIdx.x] = at[other];
+        }
+    }
+    if (threadIdx.x == 0)
+        out[blockIdx.x] = at[0];
+}
+
+void cuda_argmax(struct dev *d, const struct argmax_args *a)
+{
+    argmax_kernel<<<a->n_rows, THREADS, 0, d->stream>>>(a->x, a->n, a->out);
+    CUDA_DO(d, cudaGetLastError());
+}
+
 void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a)
 {
     for (uint32_t i = 0; i < a->n; i++)

@@ -117,7 +117,8 @@ static enum err make_rope(struct decoder *d, struct error *e)
     bool any_local = false;
     for (uint32_t i = 0; i < c->n_layers; i++)
         any_local = any_local || c->layer_is_local[i];
-    const bool own_table = any_local && (c->rope.base_local != c->rope.base || c->rope.scaling != ROPE_PLAIN);
+    const bool own_table = any_local && (c->rope.base_local != c->rope.base ||
+                                            (d->arch->local_rope_unscaled && c->rope.scaling != ROPE_PLAIN));
     if (own_table)
         TRY(make_rope_table(d, true, &d->rope_local, e));
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -161,6 +162,7 @@ static enum err make_buffers(struct decoder *d, struct error *e)
     TRY(decoder_alloc(d, rows * q_width, sizeof(float), (void **)&d->q, e));
     TRY(decoder_alloc(d, rows * scratch, sizeof(float), (void **)&d->scratch, e));
     TRY(decoder_alloc(d, (uint64_t)o->out_max * c->vocab, sizeof(float), (void **)&d->logits, e));
+    TRY(decoder_alloc(d, o->out_max, sizeof(uint32_t), (void **)&d->best, e));
     TRY(decoder_alloc(d, rows * top_k, sizeof(uint32_t), (void **)&d->route_expert, e));
     TRY(decoder_alloc(d, rows * top_k, sizeof(float), (void **)&d->route_weight, e));
     collect_forms(d);

@@ -68,11 +68,13 @@ struct step {
     const uint32_t *table;        /* [n_table] block ids */
     const uint32_t *kv_slot;      /* [n_rows] */
     const uint32_t *out_row;      /* [n_out] */
+    bool want_best;               /* the index of each row's largest logit is wanted too */
 };
 
-/* Run it. Logits lie on the device as [n_out][vocab] until the next step; decoder_read_logits copies row i to the host.
- */
+/* Run it. Logits lie on the device as [n_out][vocab] until the next step; decoder_read_logits copies row i to the host,
+ * decoder_read_best only the index of each row's largest (UINT32_MAX where all are NaN). */
 enum err decoder_step(struct decoder *d, const struct step *s, struct error *e) MUST_CHECK;
 enum err decoder_read_logits(struct decoder *d, uint32_t i, float *out, struct error *e) MUST_CHECK;
+enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e) MUST_CHECK; /* [n_out] */
 
 #endif

@@ -42,6 +42,7 @@ struct decoder {
     float *q;       /* [rows][Q*D] */
     float *scratch; /* the widest any op asks for */
     float *logits;  /* [out_max][V] */
+    uint32_t *best; /* [out_max] */
     uint32_t *route_expert;
     float *route_weight;
     struct acts *normed;                                 /* [rows][H] */

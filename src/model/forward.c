@@ -119,7 +119,7 @@ static void run_layers(struct decoder *d, uint32_t lo, uint32_t hi)
     }
 }
 
-static void run_head(struct decoder *d)
+static void run_head(struct decoder *d, bool want_best)
 {
     const struct model_config *c = &d->cfg;
     const struct batch *b = &d->batch;
@@ -137,6 +137,9 @@ static void run_head(struct decoder *d)
                                .scale = 1.0f,
                                .cap = (float)c->final_softcap,
                                .out = d->logits}); /* [n_out][V] */
+    if (want_best)
+        d->ops->argmax(d->dev,
+            &(struct argmax_args){.x = d->logits, .n_rows = b->n_out, .n = c->vocab, .out = d->best}); /* [n_out] */
 }
 
 /* A step comes from our own scheduler, so a breach is a bug; still, token ids index memory and are checked here. */
@@ -154,14 +157,14 @@ static enum err check_step(const struct decoder *d, const struct step *s, struct
 }
 
 /* Everything between the batch arrays and the logits. */
-static void run_step(struct decoder *d)
+static void run_step(struct decoder *d, bool want_best)
 {
     const float scale = d->arch->embed_times_sqrt_hidden ? sqrtf((float)d->cfg.hidden) : 1.0f;
     d->ops->embed(
         d->dev, &d->batch, &(struct embed_args){.table = &d->embed, .scale = scale, .out = d->x}); /* [T][H] */
     run_layers(d, 0, d->cfg.n_layers);
     if (d->batch.n_out > 0)
-        run_head(d);
+        run_head(d, want_best);
 }
 
 enum err decoder_step(struct decoder *d, const struct step *s, struct error *e)
@@ -180,12 +183,12 @@ enum err decoder_step(struct decoder *d, const struct step *s, struct error *e)
     d->batch.n_seqs = s->n_seqs;
     d->batch.n_out = s->n_out;
 
-    const struct graph_key key = {s->n_rows, s->n_seqs, s->n_out};
+    const struct graph_key key = {s->n_rows, s->n_seqs, s->n_out, s->want_best};
     if (ops->graph_replay == NULL)
-        run_step(d);
+        run_step(d, s->want_best);
     else if (!ops->graph_replay(d->dev, key)) {
         ops->graph_begin(d->dev, key);
-        run_step(d);
+        run_step(d, s->want_best);
         ops->graph_end(d->dev);
     }
     return OK;
@@ -195,5 +198,11 @@ enum err decoder_read_logits(struct decoder *d, uint32_t i, float *out, struct e
 {
     assert(i < d->batch.n_out);
     d->ops->dev_read(d->dev, out, d->logits + (size_t)i * d->cfg.vocab, d->cfg.vocab * sizeof *out);
+    return d->ops->dev_wait(d->dev, e);
+}
+
+enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e)
+{
+    d->ops->dev_read(d->dev, out, d->best, d->batch.n_out * sizeof *out);
     return d->ops->dev_wait(d->dev, e);
 }

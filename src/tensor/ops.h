@@ -208,6 +208,14 @@ struct logits_args {
     float *out; /* [n_out][V] */
 };
 
+/* out[i] = the index of the largest of x[i], ties to the lower one; NaN never wins, UINT32_MAX for a row of nothing
+ * else. Greedy decoding without penalties needs no more, so the logits stay on the device. */
+struct argmax_args {
+    const float *x; /* [n_rows][n] */
+    uint32_t n_rows, n;
+    uint32_t *out; /* [n_rows] */
+};
+
 /* Copy whole blocks, for forks and swaps: dst[i] <- src[i] in ascending i. The two caches may be the same one. */
 struct copy_blocks_args {
     const struct kv_cache *from;
@@ -221,6 +229,7 @@ struct copy_blocks_args {
 /* What a recorded step depends on; all else is in device memory. */
 struct graph_key {
     uint32_t n_rows, n_seqs, n_out;
+    bool want_best;
 };
 
 /* What a device is opened with; capacities bound every later call. */
@@ -272,6 +281,7 @@ struct ops {
     void (*route)(struct dev *d, const struct batch *b, const struct route_args *a);
     void (*experts)(struct dev *d, const struct batch *b, const struct experts_args *a);
     void (*logits)(struct dev *d, const struct logits_args *a);
+    void (*argmax)(struct dev *d, const struct argmax_args *a);
     void (*copy_blocks)(struct dev *d, const struct copy_blocks_args *a);
 };
 

@@ -22,7 +22,7 @@ def library():
     lib.quern_model_vocab.argtypes = [ctypes.c_void_p]
     lib.quern_model_vocab.restype = ctypes.c_uint32
     lib.quern_model_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32,
-                                    ctypes.c_void_p]
+                                    ctypes.c_void_p, ctypes.c_void_p]
     return lib
 
 
@@ -48,7 +48,9 @@ class Model:
     def logits(self, ids, first=0, chunk=512):
         ids = np.ascontiguousarray(ids, dtype=np.int32)
         out = np.full((len(ids), self.vocab), np.nan, dtype=np.float32)
-        code = self.lib.quern_model_run(self.handle, ids.ctypes.data, first, len(ids), chunk, out.ctypes.data)
+        self.best = np.zeros(len(ids), dtype=np.uint32)  # the device's own choice of the largest logit
+        code = self.lib.quern_model_run(self.handle, ids.ctypes.data, first, len(ids), chunk, out.ctypes.data,
+                                        self.best.ctypes.data)
         if code != 0:
             raise RuntimeError(f"step failed with code {code}")
         return out

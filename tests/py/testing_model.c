@@ -97,10 +97,10 @@ EXPORT uint32_t quern_model_vocab(const struct testing_model *m)
     return decoder_vocab(m->decoder);
 }
 
-/* Feed ids at positions first .. first+n-1 in chunks; out is [n][vocab]. Blocks lie in descending order, so that a
- * kernel that ignores the table is wrong. Returns 0 or the error code. */
+/* Feed ids at positions first .. first+n-1 in chunks; out is [n][vocab], best [n] the indices of the largest. Blocks
+ * lie in descending order, so that a kernel that ignores the table is wrong. Returns 0 or the error code. */
 EXPORT int quern_model_run(
-    struct testing_model *m, const int32_t *ids, uint32_t first, uint32_t n, uint32_t chunk, float *out)
+    struct testing_model *m, const int32_t *ids, uint32_t first, uint32_t n, uint32_t chunk, float *out, uint32_t *best)
 {
     struct error e = {0};
     uint32_t *table = mem_array(m->n_blocks, sizeof *table), *rows = mem_array(m->rows_max * 4, sizeof *rows);
@@ -126,10 +126,13 @@ EXPORT int quern_model_run(
             .seqs = &one,
             .table = table,
             .kv_slot = slot,
-            .out_row = out_row};
+            .out_row = out_row,
+            .want_best = true};
         err = decoder_step(m->decoder, &s, &e);
         for (uint32_t i = 0; err == OK && i < now; i++)
             err = decoder_read_logits(m->decoder, i, out + (size_t)(done + i) * decoder_vocab(m->decoder), &e);
+        if (err == OK)
+            err = decoder_read_best(m->decoder, best + done, &e);
         done += now;
     }
     if (err != OK)
