@@ -71,7 +71,8 @@ void sample_history_clear(struct sample_history *h)
 
 static uint32_t slot_of(const struct sample_history *h, uint32_t id)
 {
-    uint32_t i = (id * 2654435769u) & (h->cap - 1); /* Fibonacci hashing; ids are small and dense */
+    /* Fibonacci hashing: the high bits of the product, so that ids that are multiples of the capacity spread too. */
+    uint32_t i = (uint32_t)((uint64_t)(id * 2654435769u) * h->cap >> 32);
     while (h->ids[i] != 0 && h->ids[i] != id + 1)
         i = (i + 1) & (h->cap - 1);
     return i;

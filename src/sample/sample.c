@@ -3,18 +3,13 @@
  * Only as much is ordered as a cut needs: candidates live in one array of (logit, id), the best m of them are moved to
  * the front by selection and sorted, and m grows fourfold until the cut falls inside. For top-p this is exact, and for
  * the usual parameters it touches a few hundred entries of a vocabulary of 150,000. */
-#include "sample/sample.h"
+#include "sample/sample_int.h"
 
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tensor/fmath.h"
 
 #include <math.h>
-
-struct candidate {
-    float key; /* what it is ordered by: the scaled logit, except inside typical-p */
-    uint32_t id;
-};
 
 struct sampler {
     uint32_t vocab;
@@ -59,83 +54,6 @@ double sample_log_sum_exp(const float *logits, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         sum += logits[i] == logits[i] ? (double)f_exp(logits[i] - top) : 0.0;
     return (double)top + d_log(sum);
-}
-
-/* ---- order --------------------------------------------------------------------------------------------------------
- */
-
-static bool comes_before(struct candidate a, struct candidate b)
-{
-    return a.key > b.key || (a.key == b.key && a.id < b.id);
-}
-
-static void swap(struct candidate *a, struct candidate *b)
-{
-    const struct candidate t = *a;
-    *a = *b;
-    *b = t;
-}
-
-/* Move the best m of c[0..n) to the front, in any order (quickselect with a median-of-three pivot). */
-static void select_best(struct candidate *c, size_t n, size_t m)
-{
-    size_t lo = 0, hi = n;
-    while (m > lo && m < hi && hi - lo > 1) {
-        const size_t mid = lo + (hi - lo) / 2;
-        if (comes_before(c[mid], c[lo]))
-            swap(&c[mid], &c[lo]);
-        if (comes_before(c[hi - 1], c[lo]))
-            swap(&c[hi - 1], &c[lo]);
-        if (comes_before(c[hi - 1], c[mid]))
-            swap(&c[hi - 1], &c[mid]);
-        const struct candidate pivot = c[mid];
-        size_t i = lo, j = hi - 1;
-        for (;;) {
-            while (comes_before(c[i], pivot))
-                i++;
-            while (comes_before(pivot, c[j]))
-                j--;
-            if (i >= j)
-                break;
-            swap(&c[i++], &c[j--]);
-        }
-        const size_t cut = i; /* c[lo..cut) come no later than the pivot, c[cut..hi) no earlier */
-        if (m <= cut && cut < hi)
-            hi = cut;
-        else if (cut > lo)
-            lo = cut;
-        else
-            lo++;
-    }
-}
-
-static void sift_down(struct candidate *c, size_t i, size_t n)
-{
-    for (size_t child = 2 * i + 1; child < n; i = child, child = 2 * i + 1) {
-        if (child + 1 < n && comes_before(c[child], c[child + 1]))
-            child++;
-        if (!comes_before(c[i], c[child]))
-            return;
-        swap(&c[i], &c[child]);
-    }
-}
-
-/* Heapsort: in place, no worst case, and no hidden allocation as in the C library's. */
-static void sort(struct candidate *c, size_t n)
-{
-    for (size_t i = n / 2; i-- > 0;)
-        sift_down(c, i, n);
-    for (size_t end = n; end > 1; end--) {
-        swap(&c[0], &c[end - 1]);
-        sift_down(c, 0, end - 1);
-    }
-}
-
-/* The best m, sorted, at the front. */
-static void sort_best(struct candidate *c, size_t n, size_t m)
-{
-    select_best(c, n, m);
-    sort(c, m);
 }
 
 /* ---- steps ---------------------------------------------------------------------------------------------------------
@@ -214,7 +132,7 @@ static size_t cut_top_p(struct candidate *c, size_t n, size_t *sorted, float p)
     for (size_t i = 0; i < n; i++) {
         if (i == *sorted) {
             const size_t next = MIN(MAX(*sorted * 4, (size_t)256), n);
-            sort_best(c + *sorted, n - *sorted, next - *sorted);
+            order_best(c + *sorted, n - *sorted, next - *sorted);
             *sorted = next;
         }
         sum += (double)f_exp(c[i].key);
@@ -240,11 +158,13 @@ static size_t cut_typical(struct sampler *s, size_t n, float p)
     struct candidate *c = s->cands;
     const double total = total_of(c, n), log_total = d_log(total);
     double entropy = 0.0;
-    for (size_t i = 0; i < n; i++)
-        entropy += (double)f_exp(c[i].key) / total * (log_total - (double)c[i].key);
+    for (size_t i = 0; i < n; i++) {
+        const double p_i = (double)f_exp(c[i].key) / total;
+        entropy += p_i > 0.0 ? p_i * (log_total - (double)c[i].key) : 0.0; /* 0 * log 0 is 0, and the key may be -inf */
+    }
     for (size_t i = 0; i < n; i++)
         c[i].key = (float)-fabs(log_total - (double)c[i].key - entropy);
-    sort(c, n);
+    order_sort(c, n);
     double sum = 0.0;
     size_t kept = 0;
     while (kept < n && sum < (double)p) {
@@ -263,7 +183,7 @@ static enum err pick_random(struct sampler *s, const struct sample_row *row, uin
     if (n == 0)
         return FAIL(e, ERR_INVALID, "no token is allowed here");
     if (p->top_k > 0 && p->top_k < n) {
-        sort_best(c, n, p->top_k);
+        order_best(c, n, p->top_k);
         n = sorted = p->top_k;
     }
     if (p->top_p < 1.0f)
@@ -286,19 +206,25 @@ static enum err pick_random(struct sampler *s, const struct sample_row *row, uin
     return OK;
 }
 
+/* A row with +infinity has all its probability there. */
+static float logprob_of(float logit, double lse)
+{
+    return isfinite(lse) ? (float)((double)logit - lse) : (double)logit == lse ? 0.0f : -INFINITY;
+}
+
 /* The log-probabilities clients see: of the raw logits. */
 static void fill_logprobs(struct sampler *s, const struct sample_row *row, struct sample_result *out)
 {
     const double lse = sample_log_sum_exp(row->logits, s->vocab);
-    out->logprob = (float)((double)row->logits[out->id] - lse);
+    out->logprob = logprob_of(row->logits[out->id], lse);
     size_t n = 0;
     for (uint32_t i = 0; row->n_top > 0 && i < s->vocab; i++)
         if (row->logits[i] == row->logits[i])
             s->cands[n++] = (struct candidate){.key = row->logits[i], .id = i};
     out->n_top = (uint32_t)MIN((size_t)row->n_top, n);
-    sort_best(s->cands, n, out->n_top);
+    order_best(s->cands, n, out->n_top);
     for (uint32_t i = 0; i < out->n_top; i++)
-        out->top[i] = (struct token_logprob){.id = s->cands[i].id, .logprob = (float)((double)s->cands[i].key - lse)};
+        out->top[i] = (struct token_logprob){.id = s->cands[i].id, .logprob = logprob_of(s->cands[i].key, lse)};
 }
 
 enum err sample_token(struct sampler *s, const struct sample_row *row, struct sample_result *out, struct error *e)

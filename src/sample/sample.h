@@ -6,15 +6,19 @@
  *                      min_tokens) are out. NaN is out.
  *    2  logit bias     added
  *    3  repetition     for every id in the prompt or the output: logit / r when positive, logit * r when negative
- *    4  frequency      minus f times its count in the output; presence: minus p when it is in the output
+ *    4  frequency      minus (f times its count in the output, plus p for presence) when it is in the output
  *    5  temperature    0 = the largest logit, ties to the lowest id; otherwise divided by it
  *    6  top-k          the k largest
  *    7  top-p          the fewest largest whose probability sums to at least p
  *    8  min-p          those with at least min_p times the largest probability
  *    9  typical-p      the fewest nearest to the expected surprise whose probability sums to at least p
- *   10  draw           u from rng (seed, choice, output index, RNG_SAMPLE); the first in order whose running sum
- * exceeds u times the total "Largest" is a total order: by logit, then by lower id. Probabilities are exp of f32 logits
- * less the maximum, summed in double in that order, or by ascending id where nothing was cut.
+ *   10  draw           u from rng (seed, choice, output index, RNG_SAMPLE); the first in order whose running sum is
+ *                      above u times the total
+ *
+ * "Largest" is a total order: by logit after step 5, then by lower id. Probabilities are f_exp of f32 logits less the
+ * maximum, summed in double; typical-p keeps order of nearness, nearest first, ties to the lower id. Candidates lie by
+ * ascending id until a step orders them: top-k when it is below their number, top-p when it is below 1, typical-p when
+ * it is below 1. Sums and the draw run over them as they lie.
  *
  * Log-probabilities are of the raw logits, before step 1, as clients of the peers expect.
  *

@@ -62,6 +62,20 @@ static uint64_t find_bad_8(const unsigned char *p, uint64_t n, uint8_t mask)
     return NONE;
 }
 
+/* The shared exponent alone is a number, but times an element of up to 12 it can be beyond f32. */
+static uint64_t find_bad_mxfp4(const struct block_mxfp4 *b, uint64_t n_blocks)
+{
+    for (uint64_t i = 0; i < n_blocks; i++) {
+        float x[QK];
+        if (b[i].e < 253) /* 12 * 2^(252 - 128) < 2^128 */
+            continue;
+        dtype_info(DTYPE_MXFP4)->dequant(&b[i], x, QK);
+        if (find_bad_32((const unsigned char *)x, QK) != NONE)
+            return i * QK;
+    }
+    return NONE;
+}
+
 bool tensor_is_finite(const struct tensor_view *v, uint64_t *bad)
 {
     const unsigned char *p = v->data;
@@ -75,9 +89,10 @@ bool tensor_is_finite(const struct tensor_view *v, uint64_t *bad)
     case DTYPE_BF16: at = find_bad_16(p, n, 2, 0x7f80); break;
     case DTYPE_F8_E4M3: at = find_bad_8(p, n, 0x7f); break;
     case DTYPE_F8_E5M2: at = find_bad_8(p, n, 0x7c); break;
+    case DTYPE_MXFP4: at = find_bad_mxfp4(v->data, n / QK); break;
     default:
-        for (uint32_t i = 0, n_scales = quant_scale_offsets(v->dtype, offsets); at == NONE && i < n_scales; i++)
-            at = find_bad_16(p + offsets[i], n / info->block_elems, info->block_bytes, 0x7c00);
+        for (uint32_t i = 0, n_scales = quant_scale_offsets(v->dtype, offsets); i < n_scales; i++)
+            at = MIN(at, find_bad_16(p + offsets[i], n / info->block_elems, info->block_bytes, 0x7c00));
         if (at != NONE)
             at *= info->block_elems;
     }
