@@ -88,6 +88,9 @@ struct options {
     uint64_t max_model_len, max_num_seqs; /* tokens, 0 = what the model was made for; sequences */
     int kv_cache_dtype;                   /* enum kv_dtype_choice */
     uint64_t memory_bytes;                /* 0 = what this machine has */
+    /* tokenize */
+    bool ids, decode, special, user;
+    const char *chat; /* NULL = no conversation */
     /* what is not an option, without the verb */
     const char *args[CLI_ARGS_MAX];
     size_t n_args;

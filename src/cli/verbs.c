@@ -42,6 +42,17 @@ static const struct verb verbs[] = {
             "Removes models from the cache, and what is left of their interrupted downloads, without asking. Refuses "
             "while another process pulls the model. Touches nothing outside the cache.",
         .run = verb_rm},
+    {.name = "tokenize",
+        .arguments = "MODEL",
+        .args_min = 1,
+        .args_max = 1,
+        .summary = "text to token ids, and back",
+        .about =
+            "Reads text from standard input and prints the ids of its tokens on one line, as the model's own tokenizer "
+            "makes them; special tokens in the text are recognised unless --user is given. With --decode, reads ids and "
+            "prints their text. MODEL may also be a tokenizer.json or a SentencePiece tokenizer.model alone.\n\n" MODEL_WORDS,
+        .check = verb_tokenize_check,
+        .run = verb_tokenize},
     {.name = "help",
         .arguments = "[VERB]",
         .args_max = 1,
