@@ -26,7 +26,8 @@ struct arch {
     enum rope_style gguf_rope; /* HF checkpoints always turn halves */
     enum glu glu;
     bool embed_times_sqrt_hidden;
-    bool hf_gain_plus_one; /* HF files store norm gains minus one; GGUF files store them whole */
+    bool local_rope_unscaled; /* rope scaling is for full-attention layers only */
+    bool hf_gain_plus_one;    /* HF files store norm gains minus one; GGUF files store them whole */
     const struct arch_names *gguf, *hf;
 };
 

@@ -35,6 +35,7 @@ const struct arch arch_gemma3 = {.id = ARCH_GEMMA3,
     .gguf_rope = ROPE_HALVES,
     .glu = GLU_GELU,
     .embed_times_sqrt_hidden = true,
+    .local_rope_unscaled = true,
     .hf_gain_plus_one = true,
     .gguf = &gemma3_gguf,
     .hf = &gemma3_hf};

@@ -112,12 +112,18 @@ static enum err bind_views(
 }
 
 /* The bias of a matrix, beside it under ".bias", when config says that q, k and v have one. */
-static enum err bind_bias(struct binder *b, const char *pattern, uint32_t layer, struct weight *w)
+static enum err bind_bias(struct binder *b, const char *pattern, uint32_t layer, bool optional, struct weight *w)
 {
-    char bias[NAME_MAX];
+    char bias[NAME_MAX], name[NAME_MAX];
     const struct str base = str_of(pattern);
     assert(str_has_suffix(base, STR(".weight")));
     snprintf(bias, sizeof bias, "%.*s.bias", (int)(base.n - 7), base.p);
+    if (optional) {
+        struct tensor_view v;
+        expand(name, bias, layer, 0);
+        if (b->src->find(b->src->ctx, name, 1, 0, w->n_out, &v, NULL) == ERR_NOT_FOUND)
+            return OK;
+    }
     float *p;
     TRY(bind_vector(b, bias, layer, w->n_out, 0.0f, &p));
     w->bias = p;
@@ -204,12 +210,15 @@ static enum err bind_attention(struct binder *b, uint32_t i, struct layer *l)
         TRY(bind_matrix(b, b->names->k, i, kv_rows, c->hidden, &l->k));
         TRY(bind_matrix(b, b->names->v, i, kv_rows, c->hidden, &l->v));
     }
-    if (c->qkv_bias && b->names->q != NULL) {
-        TRY(bind_bias(b, b->names->q, i, &l->q));
-        TRY(bind_bias(b, b->names->k, i, &l->k));
-        TRY(bind_bias(b, b->names->v, i, &l->v));
-    }
-    return bind_matrix(b, b->names->o, i, c->hidden, q_rows, &l->o);
+    TRY(bind_matrix(b, b->names->o, i, c->hidden, q_rows, &l->o));
+    if (!c->qkv_bias)
+        return OK;
+    if (b->names->q == NULL)
+        return FAIL(b->e, ERR_UNSUPPORTED, "%s with biases on q, k and v", model_arch_name(c->arch));
+    TRY(bind_bias(b, b->names->q, i, false, &l->q));
+    TRY(bind_bias(b, b->names->k, i, false, &l->k));
+    TRY(bind_bias(b, b->names->v, i, false, &l->v));
+    return bind_bias(b, b->names->o, i, true, &l->o); /* Llama with biases has one here, Qwen 2 has none */
 }
 
 static enum err bind_feed_forward(struct binder *b, uint32_t i, struct layer *l)
@@ -238,6 +247,7 @@ enum err decoder_bind(struct decoder *d, const struct weight_source *src, struct
 {
     const struct model_config *c = &d->cfg;
     struct binder b = {.d = d, .src = src, .names = src->is_gguf ? d->arch->gguf : d->arch->hf, .e = e};
+    d->embed.use = c->tied_embeddings ? WEIGHT_PRODUCT : WEIGHT_ROWS;
     TRY(bind_matrix(&b, b.names->embed, 0, c->vocab, c->hidden, &d->embed));
     TRY(bind_gain(&b, b.names->final_norm, 0, c->hidden, &d->final_norm));
     d->head_is_embed = c->tied_embeddings;
