@@ -146,10 +146,11 @@ static enum err set_variables(struct jrun *r, const struct chat_input *in)
         if (f != NULL)
             r->base[i] = (struct jv){.type = J_FUNC, .u.fn = f};
     }
-    json_t *kwargs = (json_t *)(uintptr_t)in->kwargs;
-    for (void *it = kwargs != NULL ? json_object_iter(kwargs) : NULL; it != NULL;
-         it = json_object_iter_next(kwargs, it))
-        TRY(set_json(r, json_object_iter_key(it), json_object_iter_value(it)));
+    for (uint32_t i = 0; in->kwargs != NULL && i < r->tree->n_names; i++) {
+        const json_t *v = json_object_getn(in->kwargs, r->tree->names[i].p, r->tree->names[i].n);
+        if (v != NULL)
+            TRY(jfrom_json(r, v, &r->base[i]));
+    }
     for (size_t i = 0; i < in->n_tokens; i++) {
         struct jv *v = variable(r, in->tokens[i].name);
         if (!utf8_is_valid(in->tokens[i].text))

@@ -6,10 +6,12 @@
 
 enum err jstep(struct jrun *r, uint64_t n)
 {
-    r->steps += n;
-    if (r->steps > r->steps_max)
-        return JFAIL(r, ERR_LIMIT, "the template runs for more than %llu steps", (unsigned long long)r->steps_max);
-    return OK;
+    if (r->steps <= r->steps_max && n <= r->steps_max - r->steps) {
+        r->steps += n;
+        return OK;
+    }
+    r->steps = r->steps_max + 1;
+    return JFAIL(r, ERR_LIMIT, "the template runs for more than %llu steps", (unsigned long long)r->steps_max);
 }
 
 enum err jdive(struct jrun *r)
@@ -21,10 +23,12 @@ enum err jdive(struct jrun *r)
 
 struct jv jlookup(struct jrun *r, uint32_t name)
 {
-    for (const struct jframe *f = r->frame; f != NULL; f = f->parent)
+    for (const struct jframe *f = r->frame; f != NULL; f = f->parent) {
         for (uint32_t i = 0; i < f->n; i++)
             if (f->vars[i].name == name)
                 return f->vars[i].value;
+        r->steps += f->n / 16; /* a crowded scope is slow to search; the next jstep sees it */
+    }
     if (r->root[name].type != J_MISSING)
         return r->root[name];
     if (r->base[name].type != J_MISSING)
@@ -191,6 +195,7 @@ static enum err bind(struct jrun *r, const struct jbuiltin *b, const struct jarg
     const bool by_place = b->params[0] == '/';
     const char *p = b->params + by_place;
     size_t n = 0, used_kw = 0;
+    TRY(jstep(r, a->n_kw));
     for (size_t i = 0; i < JARGS_MAX; i++)
         bound[i] = (struct jv){.type = J_MISSING};
     while (*p != '\0') {

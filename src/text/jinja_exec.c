@@ -17,6 +17,7 @@ enum err jframe_set(struct jrun *r, struct jframe *f, uint32_t name, struct jv v
         r->root[name] = v;
         return OK;
     }
+    TRY(jstep(r, f->n / 16));
     for (uint32_t i = 0; i < f->n; i++) {
         if (f->vars[i].name == name) {
             f->vars[i].value = v;
@@ -124,6 +125,7 @@ static enum err bind_rest(struct jrun *r, const struct jmacro_def *d, const stru
 
 static enum err bind_params(struct jrun *r, const struct jmacro_def *d, const struct jargs *a, struct jframe *f)
 {
+    TRY(jstep(r, d->n_params + a->n_kw * (1 + d->n_params / 4))); /* every parameter looks through the keywords */
     TRY(bind_rest(r, d, a, f));
     if (d->uses_caller) {
         const struct jkw *caller = find_kw(a, STR("caller"));

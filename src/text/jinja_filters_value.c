@@ -133,6 +133,7 @@ static enum err f_int(ARGS)
     TRY(jarg_int(r, arg[1], "base", 10, &base));
     if (self.type == J_UNDEF)
         return jfail_undef(r, self);
+    TRY(jstep(r, self.type == J_STR ? self.u.s->n / 32 : 0));
     if (self.type == J_BOOL || self.type == J_INT) {
         *out = jint(jint_of(self));
         ok = true;
@@ -160,6 +161,7 @@ static enum err f_float(ARGS)
     double f;
     if (self.type == J_UNDEF)
         return jfail_undef(r, self);
+    TRY(jstep(r, self.type == J_STR ? self.u.s->n / 32 : 0));
     if (jis_number(self))
         *out = jfloat(jfloat_of(self));
     else if (self.type == J_STR && float_text(jstr_str(self.u.s), &f))
@@ -245,6 +247,7 @@ static enum err f_filesizeformat(ARGS)
     double bytes;
     char text[64];
     TRY(jarg_bool(r, arg[0], false, &binary));
+    TRY(jstep(r, self.type == J_STR ? self.u.s->n / 32 : 0));
     if (jis_number(self))
         bytes = jfloat_of(self);
     else if (self.type != J_STR || !float_text(jstr_str(self.u.s), &bytes))

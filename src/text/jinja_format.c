@@ -129,6 +129,7 @@ static enum err put_float(struct jbuf *b, const struct spec *s, double v, bool u
 
 static enum err put_text(struct jbuf *b, const struct spec *s, const struct jstr *t, char dflt, bool user)
 {
+    TRY(jstep(b->r, t->n / 32));
     size_t n = jstr_chars(t), end = t->n;
     if (s->precision >= 0 && (size_t)s->precision < n) {
         n = (size_t)s->precision;
@@ -180,6 +181,7 @@ static enum err named_arg(struct jrun *r, struct percent *p, struct str name, st
 {
     char shown[64];
     p->by_name = true;
+    TRY(jstep(r, p->args->n_kw / 4));
     for (size_t i = 0; i < p->args->n_kw; i++) {
         if (str_eq(p->args->kw[i].name, name)) {
             *out = p->args->kw[i].value;
@@ -412,6 +414,7 @@ static enum err first_value(struct jrun *r, struct braces *f, struct str name, s
     int64_t i = -1;
     char shown[64];
     bool digits = name.n > 0;
+    TRY(jstep(r, f->args->n_kw / 4));
     for (size_t k = 0; k < name.n; k++)
         digits &= name.p[k] >= '0' && name.p[k] <= '9';
     if (name.n == 0) {

@@ -275,6 +275,7 @@ struct jtree {
     const struct jnode *body;
     struct str *names;
     uint32_t n_names, cap_names;
+    uint32_t *name_index; /* open addressing over CHAT_NAMES_MAX * 2 slots: number + 1 */
     uint32_t id_loop, id_caller, id_varargs, id_kwargs;
 };
 

@@ -13,6 +13,13 @@
 
 static enum err from_json(struct jrun *r, const json_t *j, int depth, struct jv *out);
 
+/* The caller's own input earns its fuel: templates may look at every value and byte of it a few times. */
+static void fuel_for(struct jrun *r, size_t bytes)
+{
+    r->steps_max += CHAT_STEPS_PER_ITEM + bytes / 8;
+    r->arena.bytes_max += sizeof(struct jpair) * CHAT_BYTES_PER_BYTE + bytes * CHAT_BYTES_PER_BYTE;
+}
+
 static enum err from_object(struct jrun *r, const json_t *j, int depth, struct jv *out)
 {
     struct jdict *d;
@@ -22,6 +29,7 @@ static enum err from_object(struct jrun *r, const json_t *j, int depth, struct j
         struct jv key, value;
         const struct str name = {json_object_iter_key(it), json_object_iter_key_len(it)};
         TRY(jstr_new(r, name, JT_USER, &key));
+        fuel_for(r, name.n);
         TRY(from_json(r, json_object_iter_value(it), depth + 1, &value));
         TRY(jdict_put(r, d, key, value));
     }
@@ -34,6 +42,7 @@ static enum err from_json(struct jrun *r, const json_t *j, int depth, struct jv 
     struct jv *items;
     if (depth > JSON_DEPTH_MAX)
         return JFAIL(r, ERR_LIMIT, "JSON nested deeper than %d levels", JSON_DEPTH_MAX);
+    fuel_for(r, json_is_string(j) ? json_string_length(j) : 0);
     switch (json_typeof(j)) {
     case JSON_OBJECT: return from_object(r, j, depth, out);
     case JSON_ARRAY:

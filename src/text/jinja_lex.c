@@ -147,6 +147,8 @@ static enum err lex_raw(struct lexer *lx, size_t body)
         lx->line_starting = lx->p[after - 1] == '\n';
         return OK;
     }
+    if (body == lx->n) /* jinja2 forgives a block opened at the very end */
+        return OK;
     return LFAIL(lx, ERR_INVALID, "a raw block has no endraw");
 }
 
@@ -155,6 +157,10 @@ static enum err lex_comment(struct lexer *lx)
     size_t i = lx->at + 2;
     if (i < lx->n && (lx->p[i] == '-' || lx->p[i] == '+'))
         i++;
+    if (i >= lx->n) { /* jinja2 forgives a comment opened at the very end */
+        advance(lx, lx->n);
+        return OK;
+    }
     for (; i < lx->n; i++) {
         size_t after = 0;
         if (has(lx, i, "-#}"))

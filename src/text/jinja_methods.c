@@ -73,14 +73,14 @@ static enum err strip_ends(struct jrun *r, const struct jstr *s, struct jv chars
     const uint64_t each = 1 + (set != NULL ? set->n / 64 : 0); /* what one membership test costs */
     while (left && start < end && in_set(set, jchar_at(text, start, &len))) {
         start += len;
-        r->steps += each - 1;
+        TRY(jstep(r, each - 1));
     }
     while (right && end > start) {
         const size_t at = char_before(text, end, &c);
         if (!in_set(set, c))
             break;
         end = at;
-        r->steps += each - 1;
+        TRY(jstep(r, each - 1));
     }
     TRY(jstep(r, (s->n - (end - start)) / 16));
     return jstr_sub(r, s, start, end, out);
@@ -411,6 +411,7 @@ static enum err str_count(ARGS)
     int64_t n = 0;
     TRY(jarg_str(r, arg[0], "sub", &sub));
     TRY(char_range(r, s, arg + 1, &from, &to, &ok));
+    TRY(jstep(r, s->n / 32));
     const struct jstr range = {.p = s->p + from, .n = to - from};
     if (ok && sub->n == 0)
         n = (int64_t)jstr_chars(&range) + 1;
@@ -514,6 +515,7 @@ static enum err pad(struct jrun *r, struct jv self, const struct jv *arg, int si
     const struct jstr *s = self.u.s, space = {.p = " ", .n = 1}, *fill = &space;
     int64_t width;
     TRY(jarg_int(r, arg[0], "width", 0, &width));
+    TRY(jstep(r, s->n / 32));
     if (arg[1].type != J_MISSING)
         TRY(jarg_str(r, arg[1], "fillchar", &fill));
     const int64_t n = (int64_t)jstr_chars(s), missing = width > n ? width - n : 0;
@@ -557,6 +559,7 @@ static enum err str_zfill(ARGS)
     const struct jstr *s = self.u.s;
     int64_t width;
     TRY(jarg_int(r, arg[0], "width", 0, &width));
+    TRY(jstep(r, s->n / 32));
     const int64_t n = (int64_t)jstr_chars(s), missing = width > n ? width - n : 0;
     if ((uint64_t)missing > CHAT_STRING_BYTES_MAX)
         return JFAIL(r, ERR_LIMIT, "a width of %lld", (long long)width);

@@ -125,10 +125,15 @@ static enum err repeat(struct jrun *r, struct jv v, int64_t times, struct jv *ou
     const uint64_t max = v.type == J_STR ? CHAT_STRING_BYTES_MAX : CHAT_ITEMS_MAX;
     if (n > 0 && (uint64_t)times > max / n)
         return JFAIL(r, ERR_LIMIT, "a repetition longer than %llu", (unsigned long long)max);
-    TRY(jstep(r, (uint64_t)times));
+    const bool padding = v.type == J_STR && n == 1;
+    TRY(jstep(r, (uint64_t)times / (padding ? 64 : 1)));
     if (v.type == J_STR) {
         struct jbuf b;
         jbuf_init(&b, r);
+        if (padding) {
+            jbuf_pad(&b, v.u.s->p[0], (size_t)times, jstr_any_user(v.u.s));
+            return jbuf_done(&b, out);
+        }
         for (int64_t i = 0; i < times; i++)
             jbuf_add_str(&b, v.u.s);
         return jbuf_done(&b, out);

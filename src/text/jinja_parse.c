@@ -4,6 +4,8 @@
  * autoescape: a chat template is one file and no page) is refused here, by name, when the template is loaded. */
 #include "text/jinja_parse_int.h"
 
+#include "base/hash.h"
+
 #include <string.h>
 
 void *jparse_take(struct jparser *p, size_t count, size_t bytes)
@@ -24,12 +26,18 @@ enum err jnode_new(struct jparser *p, enum jkind kind, struct jnode **out)
     return OK;
 }
 
+static uint32_t *name_slot(const struct jtree *t, struct str name)
+{
+    size_t at = hash64(name.p, name.n, 0) % (CHAT_NAMES_MAX * 2);
+    while (t->name_index[at] != 0 && !str_eq(t->names[t->name_index[at] - 1], name))
+        at = (at + 1) % (CHAT_NAMES_MAX * 2);
+    return &t->name_index[at];
+}
+
 uint32_t jinja_name_find(const struct jtree *t, struct str name)
 {
-    for (uint32_t i = 0; i < t->n_names; i++)
-        if (str_eq(t->names[i], name))
-            return i;
-    return UINT32_MAX;
+    const uint32_t found = t->name_index != NULL ? *name_slot(t, name) : 0;
+    return found != 0 ? found - 1 : UINT32_MAX;
 }
 
 uint32_t jparse_name(struct jparser *p, struct str name)
@@ -52,7 +60,12 @@ uint32_t jparse_name(struct jparser *p, struct str name)
         t->names = names;
         t->cap_names = cap;
     }
+    if (t->name_index == NULL)
+        t->name_index = jparse_take(p, CHAT_NAMES_MAX * 2, sizeof *t->name_index);
+    if (t->name_index == NULL)
+        return UINT32_MAX;
     t->names[t->n_names] = name;
+    *name_slot(t, name) = t->n_names + 1;
     return t->n_names++;
 }
 

@@ -250,6 +250,8 @@ static enum err parse_keyword(struct jparser *p, struct jcall *c, struct jnodes 
         c->kw_names = names;
         *cap = grown;
     }
+    if (c->n_kw == CHAT_KEYWORDS_MAX)
+        return PFAIL(p, ERR_LIMIT, "more than %d keyword arguments in a call", CHAT_KEYWORDS_MAX);
     for (uint32_t i = 0; i < c->n_kw; i++)
         if (str_eq(c->kw_names[i], p->tok->text))
             return PFAIL(

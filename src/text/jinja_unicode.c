@@ -179,7 +179,7 @@ enum err jstr_case(struct jrun *r, const struct jstr *s, enum jcase k, struct jv
 {
     struct jbuf b;
     const struct str text = jstr_str(s);
-    TRY(jstep(r, s->n / 8));
+    TRY(jstep(r, s->n / 4));
     jbuf_init(&b, r);
     size_t len;
     for (size_t i = 0; i < s->n; i += len) {

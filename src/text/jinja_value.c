@@ -88,7 +88,7 @@ enum err jlength(struct jrun *r, struct jv v, int64_t *out)
     switch (v.type) {
     case J_UNDEF: return v.u.undef != NULL && v.u.undef->unsafe ? jfail_undef(r, v) : OK;
     case J_STR:
-        TRY(jstep(r, v.u.s->n / 64));
+        TRY(jstep(r, v.u.s->n / 32));
         *out = (int64_t)jstr_chars(v.u.s);
         return OK;
     case J_LIST:

@@ -311,7 +311,6 @@ static enum err from_pieces(const struct tok_gguf *g, bool unigram, struct tok *
         .dummy_prefix = g->add_space_prefix != TOK_NO,
         .trim = g->remove_extra_whitespaces == TOK_YES,
         .escape_spaces = true,
-        .user_raw = true,
         .charsmap = g->charsmap,
         .roles = {g->bos, g->eos, g->eot, g->eom, g->unk, g->pad},
         .add_bos = g->add_bos == TOK_UNSET ? !unigram : g->add_bos == TOK_YES,

@@ -89,9 +89,9 @@ static enum err make_spec(const struct piece_vocab *v, struct tok_build *b, stru
         TRY(err);
     }
     TRY(spec_set(decoder, "type", json_string("QuernSpm"), e));
-    TRY(spec_set(decoder, "spaces", json_integer(!v->suffix && (v->dummy_prefix || v->trim) ? 1 : 0), e));
+    TRY(spec_set(decoder, "spaces", json_integer(v->trim ? UINT32_MAX : v->dummy_prefix ? 1 : 0), e));
     TRY(spec_around(b->spec, v->add_bos ? v->roles.bos : TOK_NONE, v->add_eos ? v->roles.eos : TOK_NONE, e));
-    return spec_added(b->spec, b->names, b->flags, b->n, v->user_raw, e);
+    return spec_added(b->spec, b->names, b->flags, b->n, false, e);
 }
 
 /* ---- flags ---- */

@@ -15,8 +15,6 @@ struct piece_vocab {
     bool unigram;            /* else BPE */
     bool dummy_prefix, trim; /* add_dummy_prefix, remove_extra_whitespaces */
     bool suffix, escape_spaces;
-    bool user_raw; /* user-defined pieces are cut out of the raw text (GGUF), not kept by the normaliser (sentencepiece)
-                    */
     struct str charsmap;
     struct tok_roles roles;
     bool add_bos, add_eos;
