@@ -86,6 +86,12 @@
 #define OPTION_LIST_MAX          64         /* values of one repeatable option; adapters and keys come in dozens */
 #define CLI_ARGS_MAX             16         /* arguments that are not options; only rm takes more than one */
 #define CONFIG_FILE_BYTES_MAX    (1 * MIB)  /* a config file names a few dozen options */
+#define LOGPROBS_MAX             20         /* alternatives per token; what OpenAI allows */
+#define CHAT_CONTEXT_DEFAULT     32768      /* tokens of run and score unless more is asked for: the cache is zeroed at start */
+#define CHAT_ROWS_MAX            64         /* rows of a step of run and score; Ctrl-C waits for one step */
+#define EDIT_LINE_BYTES_MAX      (4 * MIB)  /* one message typed or pasted; the longest contexts are about 4 MB of text */
+#define EDIT_HISTORY_MAX         500        /* messages that the arrow keys reach */
+#define CHAT_MESSAGES_MAX        10000      /* of one conversation; the context is full long before */
 
 /* Stop strings of one request. */
 #define STOPS_MAX       64           /* OpenAI allows 4; agents list a few dozen. Also the most children a node can have */
@@ -96,14 +102,17 @@
 #define CHAT_TEMPLATE_BYTES_MAX (1 * MIB)  /* the longest public template is 30 KB */
 #define CHAT_TREE_BYTES_MAX     (64 * MIB) /* a tree takes about 50 bytes per source byte at worst */
 #define CHAT_NEST_MAX           100        /* nested brackets and blocks in the source: the parser recurses, real ones use 12 */
-#define CHAT_STEPS_MAX          2000000    /* one step is one node, one item or 64 bytes moved: 20-50 ns each */
+#define CHAT_STEPS_MAX          1000000    /* one step is one node, one item or 64 bytes moved: 20-60 ns; a turn takes about 100 */
+#define CHAT_STEPS_PER_ITEM     64         /* more for every value of the input, so that long conversations are not cut */
+#define CHAT_BYTES_PER_BYTE     8          /* memory, and an eighth of a step, more for every byte of the input */
 #define CHAT_DEPTH_MAX          400        /* nested evaluations: each is some 500 bytes of stack; recursive macros use 60 */
 #define CHAT_RENDER_BYTES_MAX   (64 * MIB) /* all values of one rendering; a million-token prompt is 5 MB */
 #define CHAT_STRING_BYTES_MAX   (16 * MIB) /* one string, so that doubling ends after 24 rounds */
 #define CHAT_OUTPUT_BYTES_MAX   (16 * MIB) /* three times the longest context window in use */
 #define CHAT_RANGE_MAX          100000     /* items of range(); the number of jinja2's own sandbox */
 #define CHAT_ITEMS_MAX          1000000    /* items of one list */
-#define CHAT_NAMES_MAX          4096       /* variable names of one template; numbering them is a linear search */
+#define CHAT_NAMES_MAX          4096       /* variable names of one template: each is a slot of every rendering; the longest uses 200 */
+#define CHAT_KEYWORDS_MAX       256        /* keyword arguments of one call: each is checked against the others */
 #define CHAT_SET_MAX            64         /* named templates of one model; public ones have at most 5 */
 
 /* Tokenizers. */

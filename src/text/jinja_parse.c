@@ -11,7 +11,10 @@
 void *jparse_take(struct jparser *p, size_t count, size_t bytes)
 {
     void *m = arena_array(&p->tree->arena, count, bytes);
-    if (m == NULL)
+    const struct arena *a = &p->tree->arena;
+    if (m == NULL && bytes <= (a->bytes_max - MIN(a->total_bytes, a->bytes_max)) / MAX(count, (size_t)1))
+        (void)PFAIL(p, ERR_NOMEM, "no memory for the template");
+    else if (m == NULL)
         (void)PFAIL(p, ERR_LIMIT, "the template needs more than %llu bytes", (unsigned long long)CHAT_TREE_BYTES_MAX);
     return m;
 }
