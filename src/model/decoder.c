@@ -147,7 +147,8 @@ static enum err make_buffers(struct decoder *d, struct error *e)
     const struct model_config *c = &d->cfg;
     const struct decoder_options *o = &d->o;
     const uint64_t rows = o->rows_max, q_width = (uint64_t)c->n_heads * c->head_dim;
-    const uint64_t ffn = MAX(c->ffn, c->expert_ffn), top_k = c->n_experts > 0 ? c->n_experts_used : 1;
+    /* Activations are exactly as wide as what is read from them: a mixture may name a dense width it does not use. */
+    const uint64_t ffn = c->n_experts > 0 ? c->expert_ffn : c->ffn, top_k = c->n_experts > 0 ? c->n_experts_used : 1;
     uint64_t scratch = MAX((uint64_t)2 * c->n_kv_heads * c->head_dim, (uint64_t)c->hidden);
     scratch = MAX(scratch, MAX(2 * ffn, (uint64_t)c->hidden) * top_k);
     d->table_max = o->n_blocks + o->seqs_max; /* every block of the cache, and a partial one per sequence */
