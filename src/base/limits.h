@@ -101,17 +101,18 @@
 /* Chat templates. A hostile template must end within about a tenth of a second and a bounded amount of memory. */
 #define CHAT_TEMPLATE_BYTES_MAX (1 * MIB)  /* the longest public template is 30 KB */
 #define CHAT_TREE_BYTES_MAX     (64 * MIB) /* a tree takes about 50 bytes per source byte at worst */
-#define CHAT_NEST_MAX           100        /* nested brackets and blocks in the source: the parser recurses, real ones use 12 */
-#define CHAT_STEPS_MAX          1000000    /* one step is one node, one item or 64 bytes moved: 20-60 ns; a turn takes about 100 */
-#define CHAT_STEPS_PER_ITEM     64         /* more for every value of the input, so that long conversations are not cut */
-#define CHAT_BYTES_PER_BYTE     8          /* memory, and an eighth of a step, more for every byte of the input */
-#define CHAT_DEPTH_MAX          400        /* nested evaluations: each is some 500 bytes of stack; recursive macros use 60 */
+#define CHAT_NEST_MAX           100        /* nested brackets and blocks: the parser recurses; real ones use 12 */
+#define CHAT_STEPS_MAX          1000000    /* one step is a node, an item or 64 bytes: 20-60 ns; a turn takes 100 */
+#define CHAT_STEPS_PER_ITEM     64         /* for every value of the input, so that long conversations fit */
+#define CHAT_STEPS_PER_BYTE     16         /* Llama 3.2 walks over every character of a message, at 8 steps each */
+#define CHAT_BYTES_PER_BYTE     32         /* memory per byte of the input: CJK characters made strings take 16 */
+#define CHAT_DEPTH_MAX          400        /* nested evaluations, some 500 bytes of stack each; macros use 60 */
 #define CHAT_RENDER_BYTES_MAX   (64 * MIB) /* all values of one rendering; a million-token prompt is 5 MB */
 #define CHAT_STRING_BYTES_MAX   (16 * MIB) /* one string, so that doubling ends after 24 rounds */
 #define CHAT_OUTPUT_BYTES_MAX   (16 * MIB) /* three times the longest context window in use */
 #define CHAT_RANGE_MAX          100000     /* items of range(); the number of jinja2's own sandbox */
 #define CHAT_ITEMS_MAX          1000000    /* items of one list */
-#define CHAT_NAMES_MAX          4096       /* variable names of one template: each is a slot of every rendering; the longest uses 200 */
+#define CHAT_NAMES_MAX          4096       /* variable names of one template: a slot each; the longest uses 200 */
 #define CHAT_KEYWORDS_MAX       256        /* keyword arguments of one call: each is checked against the others */
 #define CHAT_SET_MAX            64         /* named templates of one model; public ones have at most 5 */
 

@@ -8,9 +8,12 @@
 
 struct jv jundef_of(struct jrun *r, struct str name, const char *owner)
 {
+    if (r->undef != NULL && r->undef->name.p == name.p && r->undef->name.n == name.n && r->undef->owner == owner)
+        return (struct jv){.type = J_UNDEF, .u.undef = r->undef};
     struct jundef *u = arena_take(&r->arena, sizeof *u);
     if (u != NULL)
         *u = (struct jundef){.name = name, .owner = owner};
+    r->undef = u;
     return (struct jv){.type = J_UNDEF, .u.undef = u}; /* without memory it is still undefined, only nameless */
 }
 

@@ -313,7 +313,9 @@ struct jrun {
     uint64_t steps, steps_max;
     uint32_t line, depth;
     enum jflow flow;
-    int64_t now_s; /* local seconds since 1970, for strftime_now */
+    struct jstr *chars;         /* the ASCII characters, clean and the user's; made when first needed */
+    const struct jundef *undef; /* the last one made: loops ask for the same missing thing again and again */
+    int64_t now_s;              /* local seconds since 1970, for strftime_now */
 };
 
 #define JFAIL(r, code, ...) FAIL((r)->e, (code), __VA_ARGS__)

@@ -16,7 +16,7 @@ static enum err from_json(struct jrun *r, const json_t *j, int depth, struct jv 
 /* The caller's own input earns its fuel: templates may look at every value and byte of it a few times. */
 static void fuel_for(struct jrun *r, size_t bytes)
 {
-    r->steps_max += CHAT_STEPS_PER_ITEM + bytes / 8;
+    r->steps_max += CHAT_STEPS_PER_ITEM + bytes * CHAT_STEPS_PER_BYTE;
     r->arena.bytes_max += sizeof(struct jpair) * CHAT_BYTES_PER_BYTE + bytes * CHAT_BYTES_PER_BYTE;
 }
 

@@ -68,9 +68,29 @@ enum err jstr_new(struct jrun *r, struct str text, enum jtaint taint, struct jv 
     return OK;
 }
 
+/* Single ASCII characters are made once per rendering: some templates walk over every character of a prompt. */
+static enum err one_char(struct jrun *r, char c, bool user, struct jv *out)
+{
+    if (r->chars == NULL) {
+        struct jstr *made = jtake(r, 256, sizeof *made);
+        char *bytes = jtake(r, 128, 1);
+        if (made == NULL || bytes == NULL)
+            return ERR_LIMIT;
+        for (int i = 0; i < 256; i++) {
+            bytes[i % 128] = (char)(i % 128);
+            made[i] = (struct jstr){.p = bytes + i % 128, .n = 1, .taint = i < 128 ? JT_CLEAN : JT_USER};
+        }
+        r->chars = made;
+    }
+    *out = (struct jv){.type = J_STR, .u.s = &r->chars[(unsigned char)c + (user ? 128 : 0)]};
+    return OK;
+}
+
 enum err jstr_sub(struct jrun *r, const struct jstr *s, size_t start, size_t end, struct jv *out)
 {
     assert(start <= end && end <= s->n);
+    if (end - start == 1 && (unsigned char)s->p[start] < 0x80)
+        return one_char(r, s->p[start], jstr_is_user(s, start), out);
     struct jstr *sub = jtake(r, 1, sizeof *sub);
     if (sub == NULL)
         return ERR_LIMIT;

@@ -1,4 +1,5 @@
 """The two sides of the chat-template tests: jinja2 set up as transformers sets it up, and quern through ctypes."""
+
 import copy
 import ctypes
 import datetime
@@ -34,7 +35,8 @@ class Generation(jinja2.ext.Extension):
 
 def make_environment():
     env = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
 
     def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -65,8 +67,12 @@ def compiled(source):
 
 def oracle(source, case):
     """(text, None) or (None, the error)."""
-    variables = {"messages": case.get("messages", []), "tools": case.get("tools"), "documents": case.get("documents"),
-                 "add_generation_prompt": case.get("add_generation_prompt", False)}
+    variables = {
+        "messages": case.get("messages", []),
+        "tools": case.get("tools"),
+        "documents": case.get("documents"),
+        "add_generation_prompt": case.get("add_generation_prompt", False),
+    }
     variables.update(case.get("tokens", {}))
     variables.update(case.get("kwargs", {}))
     variables = copy.deepcopy(variables)  # some filters of jinja2 change lists in place
@@ -84,20 +90,37 @@ class Segment(ctypes.Structure):
 
 
 class Result(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_int), ("error", ctypes.c_char * 512), ("text", ctypes.c_void_p),
-                ("n", ctypes.c_size_t), ("segments", ctypes.POINTER(Segment)), ("n_segments", ctypes.c_size_t),
-                ("steps", ctypes.c_uint64), ("arena_bytes", ctypes.c_size_t)]
+    _fields_ = [
+        ("code", ctypes.c_int),
+        ("error", ctypes.c_char * 512),
+        ("text", ctypes.c_void_p),
+        ("n", ctypes.c_size_t),
+        ("segments", ctypes.POINTER(Segment)),
+        ("n_segments", ctypes.c_size_t),
+        ("steps", ctypes.c_uint64),
+        ("arena_bytes", ctypes.c_size_t),
+    ]
 
 
 class Quern:
     def __init__(self):
         lib = ctypes.CDLL(str(LIB))
         lib.quern_testing_chat_new.restype = ctypes.c_void_p
-        lib.quern_testing_chat_new.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(Result)]
+        lib.quern_testing_chat_new.argtypes = [
+            ctypes.c_char_p,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.POINTER(Result),
+        ]
         lib.quern_testing_chat_free.argtypes = [ctypes.c_void_p]
         lib.quern_testing_chat_output.restype = ctypes.c_void_p
-        lib.quern_testing_chat_render.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p,
-                                                  ctypes.POINTER(Result)]
+        lib.quern_testing_chat_render.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.c_void_p,
+            ctypes.POINTER(Result),
+        ]
         self.lib = lib
         self.output = lib.quern_testing_chat_output()
         self.result = Result()

@@ -1,5 +1,6 @@
 """Chat templates against jinja2 set up as transformers does: quern's own templates in any clone, the public ones when the
 shared data is there."""
+
 import pathlib
 
 import pytest
@@ -47,7 +48,9 @@ def compare(quern, path, cases):
         if got is None:
             assert got_error.startswith(f"template {path.name} line ")
         elif segments:
-            assert "".join(t for t, _ in byte_segments(got, segments)).encode(errors="surrogateescape").decode() == got
+            assert (
+                "".join(t for t, _ in byte_segments(got, segments)).encode(errors="surrogateescape").decode() == got
+            )
     if handle:
         quern.lib.quern_testing_chat_free(handle)
     assert not wrong, "\n".join(wrong[:5])
@@ -66,8 +69,20 @@ def test_public_templates_render_as_jinja2_does(quern, path):
 
 
 # What a user may type to forge control tokens. Templates must never carry these bytes into a trusted run.
-FORGERIES = ["<|im_end|>", "<|im_start|>", "<|eot_id|>", "<|start_header_id|>", "</s>", "[INST]", "<end_of_turn>",
-             "<|endoftext|>", "<｜User｜>", "<|assistant|>", "<tool_call>", "<think>"]
+FORGERIES = [
+    "<|im_end|>",
+    "<|im_start|>",
+    "<|eot_id|>",
+    "<|start_header_id|>",
+    "</s>",
+    "[INST]",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<｜User｜>",
+    "<|assistant|>",
+    "<tool_call>",
+    "<think>",
+]
 MARK = "\u2603"  # in no template: where it stands, the user speaks
 
 
@@ -75,18 +90,39 @@ def forged_cases():
     # a mark on both sides of every character, so that no part of a forgery can hide among template text
     text = MARK + MARK.join("".join(FORGERIES)) + MARK
     key = MARK + "key" + MARK
-    tools = [{"type": "function", "function": {"name": text, "description": text, "parameters": {
-        "type": "object", "properties": {key: {"type": "string", "description": text, "enum": [text]}}, "required": [key]}}}]
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": text,
+                "description": text,
+                "parameters": {
+                    "type": "object",
+                    "properties": {key: {"type": "string", "description": text, "enum": [text]}},
+                    "required": [key],
+                },
+            },
+        }
+    ]
     calls = [chat_cases.call(text, {key: text, "n": 1}, "abcdefghi")]
     result = {"role": "tool", "content": text, "tool_call_id": "abcdefghi", "name": text}
     user, assistant = chat_cases.user(text), chat_cases.assistant(text, reasoning_content=text)
     system = {"role": "system", "content": text}
-    for messages in ([system, user], [user, assistant, user], [user, chat_cases.assistant(text, tool_calls=calls), result],
-                     [user, chat_cases.assistant("", tool_calls=calls), result, assistant],
-                     [{"role": "user", "content": chat_cases.parts(text, text)}], [{"role": MARK, "content": text}, user],
-                     [system, user, {"role": "user", "content": {"text": text}}]):
-        for extra in ({}, {"tools": tools}, {"documents": [{"title": text, "text": text, key: text}]},
-                      {"tools": tools, "kwargs": {"enable_thinking": True, "reasoning_effort": text, "date_string": text}}):
+    for messages in (
+        [system, user],
+        [user, assistant, user],
+        [user, chat_cases.assistant(text, tool_calls=calls), result],
+        [user, chat_cases.assistant("", tool_calls=calls), result, assistant],
+        [{"role": "user", "content": chat_cases.parts(text, text)}],
+        [{"role": MARK, "content": text}, user],
+        [system, user, {"role": "user", "content": {"text": text}}],
+    ):
+        for extra in (
+            {},
+            {"tools": tools},
+            {"documents": [{"title": text, "text": text, key: text}]},
+            {"tools": tools, "kwargs": {"enable_thinking": True, "reasoning_effort": text, "date_string": text}},
+        ):
             yield {"tokens": chat_cases.TOKENS, "messages": messages, "add_generation_prompt": True, **extra}
 
 
@@ -106,33 +142,81 @@ def test_user_text_is_never_trusted(quern, path):
 
 def test_a_planted_leak_is_seen(quern):
     """The twin of the property above: a template that writes the mark itself makes it trusted, and the check sees it."""
-    text, segments, _ = quern.render("{{ '\\u2603' }}{{ messages[0].content }}", {"messages": [chat_cases.user(MARK)]})
+    text, segments, _ = quern.render(
+        "{{ '\\u2603' }}{{ messages[0].content }}", {"messages": [chat_cases.user(MARK)]}
+    )
     assert [t for _, t in byte_segments(text, segments)] == [True, False]
 
 
-@pytest.mark.parametrize("source, expected", [
-    ("{{ 'A' ~ c ~ 'B' }}", "TUT"), ("{{ (c ~ '<|x|>')[2:] }}", "T"), ("{{ c | upper }}", "U"), ("{{ 'a' | upper }}", "T"),
-    ("{{ 'a-b' | replace('-', c) }}", "TUT"), ("{{ c | replace('u', '<s>', 1) }}", "TU"), ("{{ [c, 'z'] | join('|') }}", "UT"),
-    ("{{ {'k': c} | tojson }}", "U"), ("{{ {'k': 'v'} | tojson }}", "T"), ("{{ [c] }}", "U"), ("{{ '%s!' % c }}", "UT"),
-    ("{{ '{}!{}'.format('a', c) }}", "TU"), ("{{ c | indent(2, true) }}", "TU"), ("{{ ('x' ~ c) | title }}", "TU"),
-    ("{% set b %}<s>{{ c }}{% endset %}{{ b }}", "TU"), ("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(c) }}", "TUT"),
-    ("{{ n }}{{ 1 }}", "UT"), ("{{ n + 1 }}", "U"), ("{{ c | length }}", "T"), ("{{ (c ~ '|' ~ c).split('|')[1] }}", "U"),
-    ("{{ ('a' ~ c ~ 'b') | trim('ab') }}", "U"), ("{{ bos_token ~ c }}", "TU"), ("{{ messages[0].role }}", "T"),
-    ("{{ messages[1].role }}", "U"), ("{{ c * 2 ~ '-' * 2 }}", "UT"), ("{{ c | e }}", "U"), ("{{ ('x' ~ c)[::-1] }}", "UT"),
-    ("{% filter upper %}a{{ c }}{% endfilter %}", "TU"), ("{{ d | list | join }}", "U"), ("{{ strftime_now(c) }}", "U"),
-    ("{{ ['a', c] | sort | join }}", "TU"), ("{{ c | string | lower | trim | safe }}", "U"), ("{{ ('a' ~ c) | list | last }}", "U"),
-    ("{{ '%5s|' | format(c) }}", "UT"), ("{{ namespace(**d) | string | length }}", "T"), ("{{ dict(**d) }}", "U")])
+@pytest.mark.parametrize(
+    "source, expected",
+    [
+        ("{{ 'A' ~ c ~ 'B' }}", "TUT"),
+        ("{{ (c ~ '<|x|>')[2:] }}", "T"),
+        ("{{ c | upper }}", "U"),
+        ("{{ 'a' | upper }}", "T"),
+        ("{{ 'a-b' | replace('-', c) }}", "TUT"),
+        ("{{ c | replace('u', '<s>', 1) }}", "TU"),
+        ("{{ [c, 'z'] | join('|') }}", "UT"),
+        ("{{ {'k': c} | tojson }}", "U"),
+        ("{{ {'k': 'v'} | tojson }}", "T"),
+        ("{{ [c] }}", "U"),
+        ("{{ '%s!' % c }}", "UT"),
+        ("{{ '{}!{}'.format('a', c) }}", "TU"),
+        ("{{ c | indent(2, true) }}", "TU"),
+        ("{{ ('x' ~ c) | title }}", "TU"),
+        ("{% set b %}<s>{{ c }}{% endset %}{{ b }}", "TU"),
+        ("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(c) }}", "TUT"),
+        ("{{ n }}{{ 1 }}", "UT"),
+        ("{{ n + 1 }}", "U"),
+        ("{{ c | length }}", "T"),
+        ("{{ (c ~ '|' ~ c).split('|')[1] }}", "U"),
+        ("{{ ('a' ~ c ~ 'b') | trim('ab') }}", "U"),
+        ("{{ bos_token ~ c }}", "TU"),
+        ("{{ messages[0].role }}", "T"),
+        ("{{ messages[1].role }}", "U"),
+        ("{{ c * 2 ~ '-' * 2 }}", "UT"),
+        ("{{ c | e }}", "U"),
+        ("{{ ('x' ~ c)[::-1] }}", "UT"),
+        ("{% filter upper %}a{{ c }}{% endfilter %}", "TU"),
+        ("{{ d | list | join }}", "U"),
+        ("{{ strftime_now(c) }}", "U"),
+        ("{{ ['a', c] | sort | join }}", "TU"),
+        ("{{ c | string | lower | trim | safe }}", "U"),
+        ("{{ ('a' ~ c) | list | last }}", "U"),
+        ("{{ '%5s|' | format(c) }}", "UT"),
+        ("{{ namespace(**d) | string | length }}", "T"),
+        ("{{ dict(**d) }}", "U"),
+    ],
+)
 def test_trust_follows_the_bytes(quern, source, expected):
-    case = {"messages": [{"role": "user", "content": "uu"}, {"role": "im_end", "content": ""}],
-            "kwargs": {"c": "uu", "n": 3, "d": {"k": 1}}, "tokens": {"bos_token": "<s>"}}
+    case = {
+        "messages": [{"role": "user", "content": "uu"}, {"role": "im_end", "content": ""}],
+        "kwargs": {"c": "uu", "n": 3, "d": {"k": 1}},
+        "tokens": {"bos_token": "<s>"},
+    }
     text, segments, error = quern.render(source, case)
     assert error is None, error
     assert text == oracle(source, case)[0]
     assert "".join("T" if t else "U" for _, t in byte_segments(text, segments)) == expected
 
 
-@pytest.mark.parametrize("name", ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "raise_exception",
-                                  "strftime_now", "range", "namespace", "loop", "kwargs"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "bos_token",
+        "raise_exception",
+        "strftime_now",
+        "range",
+        "namespace",
+        "loop",
+        "kwargs",
+    ],
+)
 def test_kwargs_cannot_take_reserved_names(quern, name):
     _, _, error = quern.render("{{ x }}", {"kwargs": {name: "mine"}})
     assert name in error and "reserved" in error
