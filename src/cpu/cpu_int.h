@@ -6,12 +6,15 @@
 #include "base/team.h"
 #include "cpu/cpu.h"
 
-#define ACT_GROUP     32        /* activations share a scale in groups of this many; every weight block is a multiple */
-#define SUB_GROUP     16        /* the finest scale any weight type has */
-#define ACT_SMALLEST  0x1p-100f /* a group whose largest |x| is below counts as zeros: 127 / max must not overflow */
-#define ATTN_TILE     64        /* positions; part of the definition of attention, see cpu.h */
-#define ATTN_ROWS_MAX 64        /* (row, head) pairs one attention tile carries; bounds a worker's scratch */
-#define HEAD_DIM_MAX  MODEL_HEAD_DIM_MAX
+#define ACT_GROUP      32 /* activations share a scale in groups of this many; every weight block is a multiple */
+#define SUB_GROUP      16 /* the finest scale any weight type has */
+#define ACT_SMALLEST   0x1p-100f /* a group whose largest |x| is below counts as zeros: 127 / max must not overflow */
+#define ATTN_TILE      64        /* positions; part of the definition of attention, see cpu.h */
+#define ATTN_PART      512 /* positions; the x86 kernels join attention from parts of this many, see x86_attend.h */
+#define ATTN_ROWS_MAX  64  /* (row, head) pairs one attention tile carries; bounds a worker's scratch */
+#define ATTN_LANES     16  /* sums a pair carries at most */
+#define HEAD_DIM_MAX   MODEL_HEAD_DIM_MAX
+#define PARTIAL_FLOATS ((size_t)1 << 21) /* 8 MB, touched only as far as used: 32 heads of 128 over 128k positions */
 
 /* n elements a row; f32 is always there, the rest when ACT_Q8 was asked for. */
 struct acts {
@@ -36,16 +39,22 @@ struct worker {
     struct unpacked row;
     float *k, *v;     /* [ATTN_TILE][HEAD_DIM_MAX] */
     float *out;       /* [ATTN_ROWS_MAX][HEAD_DIM_MAX] */
-    float *max, *sum; /* [ATTN_ROWS_MAX] */
+    float *max, *sum; /* [ATTN_ROWS_MAX], [ATTN_ROWS_MAX][ATTN_LANES] */
+    /* The rest is there when kernels->room_bytes is not 0. */
+    void *product;       /* kernels->room_bytes */
+    float *score;        /* [ATTN_ROWS_MAX][ATTN_TILE] */
+    float *shrink;       /* [ATTN_ROWS_MAX] */
+    float *total;        /* [ATTN_ROWS_MAX][2 * ATTN_LANES + HEAD_DIM_MAX] */
+    const float **query; /* [ATTN_ROWS_MAX] */
 };
 
-/* Rows of one product. in_rows picks activation rows (experts); NULL = 0, 1, 2... */
+/* Rows of one product. in_rows picks activation rows (experts); NULL = first_row, first_row + 1... */
 struct product {
     const struct weight *w;
     uint32_t mat;
     const struct acts *in;
     const uint32_t *in_rows;
-    uint32_t n_rows;
+    uint32_t first_row, n_rows;
     float *out; /* out[i * out_stride + column] */
     size_t out_stride;
 };
@@ -59,6 +68,8 @@ struct attend_tile {
     uint32_t first_row, n_rows; /* batch rows */
     uint32_t kv_head;
     uint32_t first_head, n_heads; /* query heads; n_rows * n_heads <= ATTN_ROWS_MAX */
+    float *partial;               /* not NULL: compute only this part of the one row, and leave it there unjoined */
+    uint32_t part;
 };
 
 /* What a variant provides. Every kernel computes rows as cpu.h defines them or as the variant's file says. */
@@ -73,6 +84,12 @@ struct kernels {
     void (*glu)(enum glu kind, const float *gate, const float *up, uint32_t n, float *out);
     void (*scale_cap)(float *x, uint32_t n, float scale, float cap); /* x * scale, soft-capped when cap > 0 */
     void (*attend)(struct worker *w, const struct attend_tile *t);
+    /* What follows may be NULL or 0: the plain code is used then. */
+    size_t room_bytes; /* weights are packed (pack.h) and a worker has the room that the kernels ask for */
+    void (*attend_join)(struct worker *w, const struct attend_tile *t, uint32_t n_parts); /* partial: [part][pair] */
+    void (*rope)(enum rope_style style, uint32_t dims, const float *table, float *x);
+    bool (*to_kv)(enum dtype dtype, const float *x, uint32_t n, unsigned char *to); /* false: not this dtype */
+    void (*add_row)(float *x, const float *y, uint32_t n);                          /* x += y */
 };
 
 /* Consecutive rows of one sequence. */
@@ -80,8 +97,18 @@ struct row_chunk {
     uint32_t seq, first_row, n_rows;
 };
 
+/* Memory for packed weights, in huge pages where the system gives them; freed with the last weight in it. */
+struct slab {
+    struct slab *next;
+    unsigned char *p;
+    size_t bytes, used;
+    uint32_t n_weights;
+};
+
 struct dev {
     struct team *team;
+    struct slab *slabs;
+    float *partials; /* [PARTIAL_FLOATS]: attention computed in parts */
     const struct kernels *k;
     struct worker *workers; /* [team_size] */
     uint32_t rows_max;
@@ -94,6 +121,12 @@ struct dev {
 };
 
 extern const struct kernels kernels_ref;
+#if defined(__x86_64__)
+extern const struct kernels kernels_avx2, kernels_avx512;
+/* variants.c, which is compiled for any machine: with FMA and F16C; with those and F, BW, DQ, VL and VNNI. */
+bool cpu_has_avx2(void);
+bool cpu_has_avx512(void);
+#endif
 
 /* unpack.c: one weight row of any quantised dtype into q, scale, min. */
 bool can_unpack(enum dtype dtype);

@@ -1,11 +1,12 @@
-/* The CPU as a device: the worker team, each worker's scratch, memory, weights and activations. Weights are used where
- * they lie, in the file's map. */
+/* The CPU as a device: the worker team, each worker's scratch, memory and activations. Weights are in weights.c. */
 #include "base/mem.h"
 #include "cpu/cpu_int.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
-#define MEMORY_ALIGN 64 /* a cache line, and the widest vector */
+#define MEMORY_ALIGN 64                /* a cache line, and the widest vector */
+#define HUGE_PAGE    ((size_t)2 << 20) /* where buffers begin that may have them */
 
 static void worker_fini(struct worker *w)
 {
@@ -18,15 +19,35 @@ static void worker_fini(struct worker *w)
     mem_free(w->out);
     mem_free(w->max);
     mem_free(w->sum);
+    mem_free(w->product);
+    mem_free(w->score);
+    mem_free(w->shrink);
+    mem_free(w->total);
+    mem_free(w->query);
 }
 
-static bool worker_init(struct worker *w)
+static bool worker_init_room(struct worker *w, size_t room_bytes)
 {
+    w->product = mem_aligned(MEMORY_ALIGN, room_bytes);
+    w->score = mem_aligned(MEMORY_ALIGN, sizeof(float) * ATTN_ROWS_MAX * ATTN_TILE);
+    w->shrink = mem_aligned(MEMORY_ALIGN, sizeof(float) * ATTN_ROWS_MAX);
+    w->total = mem_aligned(MEMORY_ALIGN, sizeof(float) * ATTN_ROWS_MAX * (2 * ATTN_LANES + HEAD_DIM_MAX));
+    w->query = mem_array(ATTN_ROWS_MAX, sizeof *w->query);
+    const bool ok = w->product != NULL && w->score != NULL && w->shrink != NULL && w->total != NULL && w->query != NULL;
+    if (ok) /* columns of a tile that hold no position are computed and dropped; let them be numbers */
+        memset(w->score, 0, sizeof(float) * ATTN_ROWS_MAX * ATTN_TILE);
+    return ok;
+}
+
+static bool worker_init(struct worker *w, const struct kernels *k)
+{
+    if (k->room_bytes != 0 && !worker_init_room(w, k->room_bytes))
+        return false;
     w->k = mem_aligned(MEMORY_ALIGN, sizeof(float) * ATTN_TILE * HEAD_DIM_MAX);
     w->v = mem_aligned(MEMORY_ALIGN, sizeof(float) * ATTN_TILE * HEAD_DIM_MAX);
     w->out = mem_aligned(MEMORY_ALIGN, sizeof(float) * ATTN_ROWS_MAX * HEAD_DIM_MAX);
     w->max = mem_aligned(MEMORY_ALIGN, sizeof(float) * ATTN_ROWS_MAX);
-    w->sum = mem_aligned(MEMORY_ALIGN, sizeof(float) * ATTN_ROWS_MAX);
+    w->sum = mem_aligned(MEMORY_ALIGN, sizeof(float) * ATTN_ROWS_MAX * ATTN_LANES);
     return w->k != NULL && w->v != NULL && w->out != NULL && w->max != NULL && w->sum != NULL;
 }
 
@@ -38,6 +59,8 @@ static bool make_lists(struct dev *d)
     d->pair_row = mem_array(n_pairs, sizeof *d->pair_row);
     d->pair_place = mem_array(n_pairs, sizeof *d->pair_place);
     d->expert_first = mem_array(MODEL_EXPERTS_MAX + 1, sizeof *d->expert_first);
+    if (d->k->attend_join != NULL && (d->partials = mem_array(PARTIAL_FLOATS, sizeof *d->partials)) == NULL)
+        return false;
     return d->chunks != NULL && d->pair_row != NULL && d->pair_place != NULL && d->expert_first != NULL;
 }
 
@@ -56,7 +79,7 @@ enum err cpu_dev_open(const struct kernels *k, const struct dev_options *o, stru
         d->workers = mem_array(threads, sizeof *d->workers);
         bool ok = d->workers != NULL;
         for (uint32_t i = 0; ok && i < threads; i++)
-            ok = worker_init(&d->workers[i]);
+            ok = worker_init(&d->workers[i], k);
         if (!ok)
             err = FAIL(e, ERR_NOMEM, "no memory for the scratch of %u threads", threads);
     }
@@ -81,24 +104,38 @@ void cpu_dev_close(struct dev *d)
     mem_free(d->pair_row);
     mem_free(d->pair_place);
     mem_free(d->expert_first);
+    mem_free(d->partials);
+    assert(d->slabs == NULL); /* weights are dropped before their device is closed */
     team_free(d->team);
     mem_free(d);
 }
 
+/* Zeroed by the system, which does it page by page when they are first used: a large KV cache costs nothing until then.
+ * What the allocator gave is remembered in front of the aligned buffer. */
 enum err cpu_dev_alloc(struct dev *d, size_t bytes, void **out, struct error *e)
 {
     (void)d;
-    *out = mem_aligned(MEMORY_ALIGN, bytes);
-    if (*out == NULL)
+    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : MEMORY_ALIGN;
+    size_t with_room;
+    char *p = size_add(bytes, align + sizeof p, &with_room) ? mem_zalloc(with_room) : NULL;
+    if (p == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for a buffer of %zu bytes", bytes);
-    memset(*out, 0, bytes);
+    char *at = (char *)(((uintptr_t)p + sizeof p + align - 1) & ~(uintptr_t)(align - 1));
+    memcpy(at - sizeof p, &p, sizeof p);
+    if (align == HUGE_PAGE)
+        madvise(at, bytes & ~(HUGE_PAGE - 1), MADV_HUGEPAGE); /* a wish: fewer misses of the address cache */
+    *out = at;
     return OK;
 }
 
 void cpu_dev_free(struct dev *d, void *p)
 {
     (void)d;
-    mem_free(p);
+    if (p == NULL)
+        return;
+    void *given;
+    memcpy(&given, (char *)p - sizeof given, sizeof given);
+    mem_free(given);
 }
 
 void cpu_dev_write(struct dev *d, void *to, const void *from, size_t bytes)
@@ -118,70 +155,6 @@ enum err cpu_dev_wait(struct dev *d, struct error *e)
     (void)d;
     (void)e;
     return OK; /* ops join before they return, and memory does not fault */
-}
-
-/* Workers' rows grow with the widest weight; only while a model is loaded, never in a step. */
-static enum err widen_workers(struct dev *d, uint32_t n_in, struct error *e)
-{
-    if (n_in <= d->n_in_max)
-        return OK;
-    for (uint32_t i = 0; i < team_size(d->team); i++) {
-        struct unpacked *u = &d->workers[i].row;
-        mem_free(u->q);
-        mem_free(u->scale);
-        mem_free(u->min);
-        mem_free(u->f32);
-        u->q = mem_aligned(MEMORY_ALIGN, n_in);
-        u->scale = mem_aligned(MEMORY_ALIGN, sizeof(float) * (n_in / SUB_GROUP + 1));
-        u->min = mem_aligned(MEMORY_ALIGN, sizeof(float) * (n_in / SUB_GROUP + 1));
-        u->f32 = mem_aligned(MEMORY_ALIGN, sizeof(float) * n_in);
-        if (u->q == NULL || u->scale == NULL || u->min == NULL || u->f32 == NULL) {
-            d->n_in_max = 0;
-            return FAIL(e, ERR_NOMEM, "no memory for weight rows of %u elements", n_in);
-        }
-    }
-    d->n_in_max = n_in;
-    return OK;
-}
-
-enum err cpu_weight_bind(
-    struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e)
-{
-    *w = (struct weight){0};
-    const struct dtype_info *info = dtype_info(v->dtype);
-    const bool quantised = can_unpack(v->dtype);
-    if (!quantised && !((info->flags & DTYPE_IS_FLOAT) && info->dequant != NULL))
-        return FAIL(e, ERR_UNSUPPORTED, "weights of type %s are not supported on the CPU", info->name);
-    assert((v->n_dims == 2 || (v->n_dims == 3 && n_views == 1)) && n_views > 0);
-    const uint64_t n_out = v->shape[v->n_dims - 2], n_in = v->shape[v->n_dims - 1];
-    const uint64_t n_mats = v->n_dims == 3 ? v->shape[0] : n_views;
-    if (n_out == 0 || n_in == 0 || n_mats == 0 || n_out > UINT32_MAX || n_in > UINT32_MAX)
-        return FAIL(e, ERR_LIMIT, "a weight has an empty or oversized dimension");
-    if (n_mats > MODEL_EXPERTS_MAX)
-        return FAIL(
-            e, ERR_LIMIT, "a weight has %llu experts; the limit is %d", (unsigned long long)n_mats, MODEL_EXPERTS_MAX);
-    TRY(widen_workers(d, (uint32_t)n_in, e));
-    const void **mat = mem_array(n_mats, sizeof *mat);
-    if (mat == NULL)
-        return FAIL(e, ERR_NOMEM, "no memory to bind a weight of %llu matrices", (unsigned long long)n_mats);
-    for (uint64_t i = 0; i < n_mats; i++)
-        mat[i] = n_views > 1 ? v[i].data : (const char *)v->data + i * (v->bytes / n_mats);
-    *w = (struct weight){.dtype = v->dtype,
-        .n_out = (uint32_t)n_out,
-        .n_in = (uint32_t)n_in,
-        .n_mats = (uint32_t)n_mats,
-        .wants = quantised ? ACT_Q8 : ACT_F32,
-        .row_bytes = tensor_row_bytes(v),
-        .mat = mat,
-        .packed = mat};
-    return OK;
-}
-
-void cpu_weight_drop(struct dev *d, struct weight *w)
-{
-    (void)d;
-    mem_free(w->packed); /* the list of matrices; the matrices are the file's */
-    *w = (struct weight){0};
 }
 
 enum err cpu_acts_new(struct dev *d, uint32_t rows, uint32_t n, uint32_t forms, struct acts **out, struct error *e)

@@ -10,9 +10,36 @@
 #define TILE_COLS_TOP 128 /* the vocabulary is wide; fewer claims */
 #define TILE_ROWS     8   /* rows a row-wise tile handles */
 
+#define GRID_ROWS 132 /* rows of a product tile at most: their activations stay in a core's cache */
+#define GRID_MANY 16  /* rows from which on a tile takes twice the columns */
+
 static uint32_t tiles_of(uint32_t n, uint32_t per_tile)
 {
     return (n + per_tile - 1) / per_tile;
+}
+
+/* How a product's rows and columns are cut. Tiles that share rows are neighbours. */
+struct grid {
+    uint32_t cols, rows, n_cols, n_rows;
+};
+
+static struct grid grid_of(uint32_t n_rows, uint32_t n_cols, uint32_t cols_each)
+{
+    const uint32_t cols = n_rows >= GRID_MANY ? MAX(cols_each, 2u * TILE_COLS) : cols_each;
+    const uint32_t parts = tiles_of(n_rows, GRID_ROWS);
+    const uint32_t rows = tiles_of(tiles_of(n_rows, MAX(parts, 1u)), 12) * 12; /* even parts of whole row tiles */
+    return (struct grid){cols, MAX(rows, 1u), tiles_of(n_cols, cols), tiles_of(n_rows, MAX(rows, 1u))};
+}
+
+/* What a tile of a grid covers. */
+struct area {
+    uint32_t lo, hi, row, n_rows;
+};
+
+static struct area area_of(const struct grid *g, uint32_t tile, uint32_t n_rows, uint32_t n_cols)
+{
+    const uint32_t lo = tile % g->n_cols * g->cols, row = tile / g->n_cols * g->rows;
+    return (struct area){lo, MIN(lo + g->cols, n_cols), row, MIN(g->rows, n_rows - row)};
 }
 
 void cpu_run(struct dev *d, uint32_t n_tiles, team_fn *fn, void *ctx)
@@ -85,22 +112,22 @@ void cpu_norm(struct dev *d, const struct norm_args *a)
     cpu_run(d, tiles_of(a->n_rows, TILE_ROWS), norm_tile, &job);
 }
 
-/* ---- qkv: a tile is one head, of q, k or v --------------------------------------------------------------------- */
+/* ---- qkv: a tile is some rows of one head, of q, k or v ---------------------------------------------------------- */
 
 struct qkv_job {
     struct dev *d;
     const struct batch *b;
     struct kv_cache *kv;
     const struct qkv_args *a;
+    struct grid grid; /* columns by heads */
 };
 
-static void rope_row(const struct qkv_args *a, uint32_t pos, float *x)
+static void rope_row(enum rope_style style, uint32_t dims, const float *table, float *x)
 {
-    const uint32_t half = a->rope_dims / 2;
-    const float *table = a->rope_table + (size_t)pos * a->rope_dims;
+    const uint32_t half = dims / 2;
     for (uint32_t i = 0; i < half; i++) {
-        const uint32_t first = a->rope == ROPE_PAIRS ? 2 * i : i;
-        const uint32_t second = a->rope == ROPE_PAIRS ? 2 * i + 1 : i + half;
+        const uint32_t first = style == ROPE_PAIRS ? 2 * i : i;
+        const uint32_t second = style == ROPE_PAIRS ? 2 * i + 1 : i + half;
         const float c = table[2 * i], s = table[2 * i + 1];
         const float x0 = x[first], x1 = x[second];
         x[first] = x0 * c - x1 * s;
@@ -112,8 +139,10 @@ static void turn_head(const struct qkv_job *j, const float *gain, uint32_t row, 
 {
     if (gain != NULL)
         j->d->k->norm_row(x, gain, j->a->norm_eps, j->a->head_dim, x);
+    const uint32_t dims = j->a->rope_dims;
+    const float *table = j->a->rope_table + (size_t)j->b->pos[row] * dims;
     if (j->a->rope != ROPE_NONE)
-        rope_row(j->a, j->b->pos[row], x);
+        (j->d->k->rope != NULL ? j->d->k->rope : rope_row)(j->a->rope, dims, table, x);
 }
 
 /* Round a row into the cache. A quantised group that holds NaN, infinity or more than its scale can say becomes NaN as
@@ -148,43 +177,45 @@ static void write_kv(const struct qkv_job *j, uint64_t part_at, uint32_t head, u
     assert(block < j->kv->n_blocks);
     unsigned char *to = j->kv->blocks + (uint64_t)block * j->kv->block_bytes + part_at +
                         ((uint64_t)head * j->kv->block_tokens + token) * layer->row_bytes;
-    round_row(layer, x, to, j->a->head_dim);
+    if (j->d->k->to_kv == NULL || !j->d->k->to_kv(layer->dtype, x, j->a->head_dim, to))
+        round_row(layer, x, to, j->a->head_dim);
 }
 
 static void qkv_tile(void *ctx, uint32_t tile, uint32_t worker)
 {
     const struct qkv_job *j = ctx;
     const struct qkv_args *a = j->a;
-    const uint32_t n = a->head_dim, n_rows = j->b->n_rows, kv_n = a->n_kv_heads * n;
-    struct product p = {.in = a->in, .n_rows = n_rows};
-    if (tile < a->n_heads) {
-        p.w = a->wq;
-        p.out = a->q;
-        p.out_stride = (size_t)a->n_heads * n;
-        j->d->k->product(&j->d->workers[worker], &p, tile * n, (tile + 1) * n);
-        for (uint32_t r = 0; r < n_rows; r++)
-            turn_head(j, a->q_gain, r, a->q + ((size_t)r * a->n_heads + tile) * n);
-        return;
-    }
-    const bool is_v = tile >= a->n_heads + a->n_kv_heads;
-    const uint32_t head = tile - a->n_heads - (is_v ? a->n_kv_heads : 0);
-    p.w = is_v ? a->wv : a->wk;
-    p.out = a->scratch + (is_v ? kv_n : 0);
-    p.out_stride = (size_t)2 * kv_n;
+    const uint32_t n = a->head_dim, kv_n = a->n_kv_heads * n;
+    const struct area at = area_of(&j->grid, tile, j->b->n_rows, (a->n_heads + 2 * a->n_kv_heads) * n);
+    const uint32_t all = at.lo / n; /* the head, counted over q, k and v */
+    const bool is_q = all < a->n_heads, is_v = all >= a->n_heads + a->n_kv_heads;
+    const uint32_t head = all - (is_q ? 0 : a->n_heads) - (is_v ? a->n_kv_heads : 0);
+    float *out = is_q ? a->q : a->scratch + (is_v ? kv_n : 0);
+    struct product p = {.w = is_q   ? a->wq
+                             : is_v ? a->wv
+                                    : a->wk,
+        .in = a->in,
+        .first_row = at.row,
+        .n_rows = at.n_rows};
+    p.out_stride = is_q ? (size_t)a->n_heads * n : (size_t)2 * kv_n;
+    p.out = out + at.row * p.out_stride;
     j->d->k->product(&j->d->workers[worker], &p, head * n, (head + 1) * n);
-    for (uint32_t r = 0; r < n_rows; r++) {
-        float *x = p.out + r * p.out_stride + head * n;
+    for (uint32_t i = 0; i < at.n_rows; i++) {
+        float *x = p.out + i * p.out_stride + head * n;
         if (!is_v)
-            turn_head(j, a->k_gain, r, x);
-        write_kv(j, is_v ? a->layer->v_at : a->layer->k_at, head, r, x);
+            turn_head(j, is_q ? a->q_gain : a->k_gain, at.row + i, x);
+        if (!is_q)
+            write_kv(j, is_v ? a->layer->v_at : a->layer->k_at, head, at.row + i, x);
     }
 }
 
 void cpu_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a)
 {
     assert(a->head_dim <= HEAD_DIM_MAX && a->rope_dims <= a->head_dim && b->n_rows <= d->rows_max);
-    struct qkv_job job = {d, b, kv, a};
-    cpu_run(d, a->n_heads + 2 * a->n_kv_heads, qkv_tile, &job);
+    struct qkv_job job = {d, b, kv, a, grid_of(b->n_rows, 0, a->head_dim)};
+    job.grid.cols = a->head_dim;
+    job.grid.n_cols = a->n_heads + 2 * a->n_kv_heads;
+    cpu_run(d, job.grid.n_cols * job.grid.n_rows, qkv_tile, &job);
 }
 
 /* ---- attend: a tile is some rows of one sequence and one kv head ------------------------------------------------ */
@@ -198,14 +229,13 @@ struct attend_job {
     bool finish_here;             /* the heads of a tile are whole activation groups */
 };
 
-static void attend_one(void *ctx, uint32_t tile, uint32_t worker)
+static struct attend_tile attend_tile_of(const struct attend_job *j, uint32_t tile)
 {
-    const struct attend_job *j = ctx;
     const struct attend_args *a = j->a;
     const uint32_t per_kv = a->n_heads / a->n_kv_heads;
     const struct row_chunk *c = &j->d->chunks[tile / (a->n_kv_heads * j->n_parts)];
     const uint32_t kv_head = tile / j->n_parts % a->n_kv_heads, from = tile % j->n_parts * j->heads_each;
-    const struct attend_tile t = {.args = a,
+    return (struct attend_tile){.args = a,
         .batch = j->b,
         .kv = j->kv,
         .seq = &j->b->seqs[c->seq],
@@ -214,9 +244,21 @@ static void attend_one(void *ctx, uint32_t tile, uint32_t worker)
         .kv_head = kv_head,
         .first_head = kv_head * per_kv + from,
         .n_heads = MIN(j->heads_each, per_kv - from)};
+}
+
+static void finish_heads(const struct attend_job *j, const struct attend_tile *t)
+{
+    const uint32_t n = j->a->head_dim;
+    for (uint32_t r = 0; j->finish_here && r < t->n_rows; r++)
+        acts_finish(j->d->k, j->a->out, j->a->forms, t->first_row + r, t->first_head * n, t->n_heads * n);
+}
+
+static void attend_one(void *ctx, uint32_t tile, uint32_t worker)
+{
+    const struct attend_job *j = ctx;
+    const struct attend_tile t = attend_tile_of(j, tile);
     j->d->k->attend(&j->d->workers[worker], &t);
-    for (uint32_t r = 0; j->finish_here && r < c->n_rows; r++)
-        acts_finish(j->d->k, a->out, a->forms, c->first_row + r, t.first_head * a->head_dim, t.n_heads * a->head_dim);
+    finish_heads(j, &t);
 }
 
 static void attend_finish_rows(void *ctx, uint32_t tile, uint32_t worker)
@@ -225,6 +267,78 @@ static void attend_finish_rows(void *ctx, uint32_t tile, uint32_t worker)
     const struct attend_job *j = ctx;
     for (uint32_t r = tile * TILE_ROWS; r < MIN((tile + 1) * TILE_ROWS, j->b->n_rows); r++)
         acts_finish(j->d->k, j->a->out, j->a->forms, r, 0, j->a->out->n);
+}
+
+/* Parts: with few sequences and long contexts there are more cores than kv heads, so positions are shared out too, at
+ * the cuts that the arithmetic has anyway. */
+
+#define PARTS_TILES 256 /* tiles of the plain cut; more of them are work enough */
+
+struct parts_job {
+    struct attend_job *j;
+    uint32_t n_all;                  /* parts of all tiles */
+    uint32_t first[PARTS_TILES + 1]; /* of each tile, among all parts */
+    size_t at[PARTS_TILES];          /* a tile's floats in partials */
+};
+
+static uint32_t first_part(const struct attend_tile *t)
+{
+    const uint32_t pos = t->batch->pos[t->first_row], window = t->args->window;
+    return (window > 0 && pos + 1 > window ? pos + 1 - window : 0) / ATTN_PART;
+}
+
+static size_t pair_floats(const struct attend_args *a)
+{
+    return 2 * ATTN_LANES + tiles_of(a->head_dim, ATTN_LANES) * (size_t)ATTN_LANES;
+}
+
+static void attend_one_part(void *ctx, uint32_t tile, uint32_t worker)
+{
+    const struct parts_job *p = ctx;
+    uint32_t i = 0;
+    while (tile >= p->first[i + 1])
+        i++;
+    struct attend_tile t = attend_tile_of(p->j, i);
+    const uint32_t k = tile - p->first[i];
+    t.part = first_part(&t) + k;
+    t.partial = p->j->d->partials + p->at[i] + (size_t)k * t.n_heads * pair_floats(t.args);
+    p->j->d->k->attend(&p->j->d->workers[worker], &t);
+}
+
+static void attend_join_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    const struct parts_job *p = ctx;
+    struct attend_tile t = attend_tile_of(p->j, tile);
+    t.partial = p->j->d->partials + p->at[tile];
+    p->j->d->k->attend_join(&p->j->d->workers[worker], &t, p->first[tile + 1] - p->first[tile]);
+    finish_heads(p->j, &t);
+}
+
+/* False when it would not pay or not fit. */
+static bool attend_in_parts(struct attend_job *j, uint32_t n_tiles)
+{
+    struct dev *d = j->d;
+    if (d->k->attend_join == NULL || team_size(d->team) == 1 || n_tiles >= 4 * team_size(d->team) ||
+        n_tiles > PARTS_TILES)
+        return false;
+    struct parts_job parts = {.j = j}, *p = &parts;
+    size_t floats = 0;
+    for (uint32_t i = 0; i < n_tiles; i++) {
+        const struct attend_tile t = attend_tile_of(j, i);
+        const uint32_t n = j->b->pos[t.first_row] / ATTN_PART - first_part(&t) + 1;
+        if (t.n_rows != 1)
+            return false;
+        p->at[i] = floats;
+        p->first[i] = p->n_all;
+        p->n_all += n;
+        floats += (size_t)n * t.n_heads * pair_floats(j->a);
+    }
+    p->first[n_tiles] = p->n_all;
+    if (p->n_all == n_tiles || floats > PARTIAL_FLOATS)
+        return false;
+    cpu_run(d, p->n_all, attend_one_part, p);
+    cpu_run(d, n_tiles, attend_join_tile, p);
+    return true;
 }
 
 void cpu_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct attend_args *a)
@@ -241,7 +355,9 @@ void cpu_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv,
     const uint32_t last = per_kv - (job.n_parts - 1) * heads_each; /* heads of the last part */
     job.finish_here =
         (a->forms & ACT_Q8) && heads_each * a->head_dim % ACT_GROUP == 0 && last * a->head_dim % ACT_GROUP == 0;
-    cpu_run(d, n_chunks * a->n_kv_heads * job.n_parts, attend_one, &job);
+    const uint32_t n_tiles = n_chunks * a->n_kv_heads * job.n_parts;
+    if (!attend_in_parts(&job, n_tiles))
+        cpu_run(d, n_tiles, attend_one, &job);
     if ((a->forms & ACT_Q8) && !job.finish_here)
         cpu_run(d, tiles_of(b->n_rows, TILE_ROWS), attend_finish_rows, &job);
 }
@@ -252,18 +368,33 @@ struct project_job {
     struct dev *d;
     const struct batch *b;
     const struct project_args *a;
+    struct grid grid;
 };
+
+static void add_row(const struct kernels *k, float *x, const float *y, uint32_t n)
+{
+    if (k->add_row != NULL) {
+        k->add_row(x, y, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        x[i] += y[i];
+}
 
 static void project_tile(void *ctx, uint32_t tile, uint32_t worker)
 {
     const struct project_job *j = ctx;
     const struct project_args *a = j->a;
-    const uint32_t n = a->w->n_out, lo = tile * TILE_COLS, hi = MIN(lo + TILE_COLS, n);
-    const struct product p = {.w = a->w, .in = a->in, .n_rows = j->b->n_rows, .out = a->scratch, .out_stride = n};
-    j->d->k->product(&j->d->workers[worker], &p, lo, hi);
-    for (uint32_t r = 0; a->post_gain == NULL && r < j->b->n_rows; r++)
-        for (uint32_t o = lo; o < hi; o++)
-            a->x[(size_t)r * n + o] += a->scratch[(size_t)r * n + o];
+    const uint32_t n = a->w->n_out;
+    const struct area at = area_of(&j->grid, tile, j->b->n_rows, n);
+    float *out = a->scratch + (size_t)at.row * n;
+    const struct product p = {
+        .w = a->w, .in = a->in, .first_row = at.row, .n_rows = at.n_rows, .out = out, .out_stride = n};
+    j->d->k->product(&j->d->workers[worker], &p, at.lo, at.hi);
+    for (uint32_t i = 0; a->post_gain == NULL && i < at.n_rows; i++) {
+        const size_t from = (size_t)(at.row + i) * n + at.lo;
+        add_row(j->d->k, a->x + from, a->scratch + from, at.hi - at.lo);
+    }
 }
 
 static void post_norm_tile(void *ctx, uint32_t tile, uint32_t worker)
@@ -275,16 +406,15 @@ static void post_norm_tile(void *ctx, uint32_t tile, uint32_t worker)
     for (uint32_t r = tile * TILE_ROWS; r < MIN((tile + 1) * TILE_ROWS, j->b->n_rows); r++) {
         float *y = a->scratch + (size_t)r * n;
         j->d->k->norm_row(y, a->post_gain, a->post_eps, n, y);
-        for (uint32_t i = 0; i < n; i++)
-            a->x[(size_t)r * n + i] += y[i];
+        add_row(j->d->k, a->x + (size_t)r * n, y, n);
     }
 }
 
 void cpu_project(struct dev *d, const struct batch *b, const struct project_args *a)
 {
     assert(a->in->n == a->w->n_in);
-    struct project_job job = {d, b, a};
-    cpu_run(d, tiles_of(a->w->n_out, TILE_COLS), project_tile, &job);
+    struct project_job job = {d, b, a, grid_of(b->n_rows, a->w->n_out, TILE_COLS)};
+    cpu_run(d, job.grid.n_cols * job.grid.n_rows, project_tile, &job);
     if (a->post_gain != NULL)
         cpu_run(d, tiles_of(b->n_rows, TILE_ROWS), post_norm_tile, &job);
 }
@@ -295,31 +425,34 @@ struct gate_up_job {
     struct dev *d;
     const struct batch *b;
     const struct gate_up_args *a;
+    struct grid grid;
 };
 
 static void gate_up_tile(void *ctx, uint32_t tile, uint32_t worker)
 {
     const struct gate_up_job *j = ctx;
     const struct gate_up_args *a = j->a;
-    const uint32_t n = a->gate->n_out, lo = tile * TILE_COLS, hi = MIN(lo + TILE_COLS, n);
+    const uint32_t n = a->gate->n_out;
+    const struct area at = area_of(&j->grid, tile, j->b->n_rows, n);
+    float *out = a->scratch + (size_t)at.row * 2 * n;
     struct product p = {
-        .w = a->gate, .in = a->in, .n_rows = j->b->n_rows, .out = a->scratch, .out_stride = (size_t)2 * n};
-    j->d->k->product(&j->d->workers[worker], &p, lo, hi);
+        .w = a->gate, .in = a->in, .first_row = at.row, .n_rows = at.n_rows, .out = out, .out_stride = (size_t)2 * n};
+    j->d->k->product(&j->d->workers[worker], &p, at.lo, at.hi);
     p.w = a->up;
-    p.out = a->scratch + n;
-    j->d->k->product(&j->d->workers[worker], &p, lo, hi);
-    for (uint32_t r = 0; r < j->b->n_rows; r++) {
-        const float *gate = a->scratch + (size_t)r * 2 * n + lo;
-        j->d->k->glu(a->glu, gate, gate + n, hi - lo, a->out->f32 + (size_t)r * n + lo);
-        acts_finish(j->d->k, a->out, a->forms, r, lo, hi - lo);
+    p.out = out + n;
+    j->d->k->product(&j->d->workers[worker], &p, at.lo, at.hi);
+    for (uint32_t i = 0; i < at.n_rows; i++) {
+        const float *gate = out + (size_t)i * 2 * n + at.lo;
+        j->d->k->glu(a->glu, gate, gate + n, at.hi - at.lo, a->out->f32 + (size_t)(at.row + i) * n + at.lo);
+        acts_finish(j->d->k, a->out, a->forms, at.row + i, at.lo, at.hi - at.lo);
     }
 }
 
 void cpu_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args *a)
 {
     assert(a->out->n == a->gate->n_out && a->up->n_out == a->gate->n_out);
-    struct gate_up_job job = {d, b, a};
-    cpu_run(d, tiles_of(a->gate->n_out, TILE_COLS), gate_up_tile, &job);
+    struct gate_up_job job = {d, b, a, grid_of(b->n_rows, a->gate->n_out, TILE_COLS)};
+    cpu_run(d, job.grid.n_cols * job.grid.n_rows, gate_up_tile, &job);
 }
 
 /* ---- logits ----------------------------------------------------------------------------------------------------- */
@@ -327,23 +460,27 @@ void cpu_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args
 struct logits_job {
     struct dev *d;
     const struct logits_args *a;
+    struct grid grid;
 };
 
 static void logits_tile(void *ctx, uint32_t tile, uint32_t worker)
 {
     const struct logits_job *j = ctx;
     const struct logits_args *a = j->a;
-    const uint32_t n = a->head->n_out, lo = tile * TILE_COLS_TOP, hi = MIN(lo + TILE_COLS_TOP, n);
-    const struct product p = {.w = a->head, .in = a->in, .n_rows = a->n_rows, .out = a->out, .out_stride = n};
-    j->d->k->product(&j->d->workers[worker], &p, lo, hi);
-    for (uint32_t r = 0; r < a->n_rows; r++)
-        j->d->k->scale_cap(a->out + (size_t)r * n + lo, hi - lo, a->scale, a->cap);
+    const uint32_t n = a->head->n_out;
+    const struct area at = area_of(&j->grid, tile, a->n_rows, n);
+    float *out = a->out + (size_t)at.row * n;
+    const struct product p = {
+        .w = a->head, .in = a->in, .first_row = at.row, .n_rows = at.n_rows, .out = out, .out_stride = n};
+    j->d->k->product(&j->d->workers[worker], &p, at.lo, at.hi);
+    for (uint32_t i = 0; i < at.n_rows; i++)
+        j->d->k->scale_cap(out + (size_t)i * n + at.lo, at.hi - at.lo, a->scale, a->cap);
 }
 
 void cpu_logits(struct dev *d, const struct logits_args *a)
 {
-    struct logits_job job = {d, a};
-    cpu_run(d, tiles_of(a->head->n_out, TILE_COLS_TOP), logits_tile, &job);
+    struct logits_job job = {d, a, grid_of(a->n_rows, a->head->n_out, TILE_COLS_TOP)};
+    cpu_run(d, job.grid.n_cols * job.grid.n_rows, logits_tile, &job);
 }
 
 static void argmax_tile(void *ctx, uint32_t tile, uint32_t worker)

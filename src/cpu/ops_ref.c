@@ -60,7 +60,7 @@ static void product_ref(struct worker *wk, const struct product *p, uint32_t lo,
             dtype_info(w->dtype)->dequant(row, wk->row.f32, n);
         const float bias = w->bias != NULL ? w->bias[(size_t)p->mat * w->n_out + o] : 0.0f;
         for (uint32_t i = 0; i < p->n_rows; i++) {
-            const size_t r = p->in_rows != NULL ? p->in_rows[i] : i;
+            const size_t r = p->in_rows != NULL ? p->in_rows[i] : p->first_row + i;
             const float y = quantised ? dot_q8(&wk->row, in->q + r * n, in->scale + r * (n / ACT_GROUP),
                                             in->sum16 + r * (n / SUB_GROUP), n)
                                       : dot_f32(in->f32 + r * n, wk->row.f32, n);

@@ -2,6 +2,35 @@
 #include "cpu/cpu_int.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#if defined(__x86_64__)
+bool cpu_has_avx2(void)
+{
+    unsigned a, b, c, d;
+    const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C); /* clang's builtin does not know its name */
+    return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+bool cpu_has_avx512(void)
+{
+    return cpu_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+
+static enum err open_avx512(const struct dev_options *o, struct dev **out, struct error *e)
+{
+    return cpu_dev_open(&kernels_avx512, o, out, e);
+}
+
+static enum err open_avx2(const struct dev_options *o, struct dev **out, struct error *e)
+{
+    return cpu_dev_open(&kernels_avx2, o, out, e);
+}
+#endif
 
 static enum err open_ref(const struct dev_options *o, struct dev **out, struct error *e)
 {
@@ -26,6 +55,10 @@ static const struct {
     const struct kernels *kernels;
     struct ops ops;
 } variants[] = {
+#if defined(__x86_64__)
+    {&kernels_avx512, CPU_OPS("cpu-avx512", open_avx512)},
+    {&kernels_avx2, CPU_OPS("cpu-avx2", open_avx2)},
+#endif
     {&kernels_ref, CPU_OPS("cpu-ref", open_ref)},
 };
 

@@ -39,8 +39,15 @@ enum act_form {
     ACT_BF16 = 1u << 3,
 };
 
+/* What a matrix is for. Read by weight_bind, so set before it. */
+enum weight_use {
+    WEIGHT_PRODUCT, /* products, and embed when it is tied to the head */
+    WEIGHT_ROWS,    /* embed alone: a backend need not prepare it for products */
+};
+
 /* A matrix bound to a device: checked once, then trusted. A mixture of experts has n_mats matrices of one shape. */
 struct weight {
+    enum weight_use use;
     enum dtype dtype;
     uint32_t n_out, n_in;
     uint32_t n_mats;        /* 1, or the number of experts */

@@ -1,0 +1,23 @@
+/* The AVX2 row: any x86 since about 2013 (AVX2, FMA, F16C). Bodies and arithmetic: x86_product.h, x86_rows.h,
+ * x86_attend.h. */
+#if defined(__x86_64__)
+#include "cpu/x86_attend.h"
+#include "cpu/x86_product.h"
+#include "cpu/x86_rows.h"
+
+const struct kernels kernels_avx2 = {
+    .name = "cpu-avx2",
+    .runs_here = cpu_has_avx2,
+    .product = product_x86,
+    .norm_row = norm_row_x86,
+    .quant_groups = quant_groups_x86,
+    .glu = glu_x86,
+    .scale_cap = scale_cap_x86,
+    .attend = attend_x86,
+    .room_bytes = sizeof(struct product_room),
+    .attend_join = attend_join_x86,
+    .rope = rope_x86,
+    .to_kv = to_kv_x86,
+    .add_row = add_row_x86,
+};
+#endif

@@ -1,0 +1,187 @@
+/* Weights on the CPU. The plain kernels use them where they lie, in the file's map; the x86 kernels read a packed copy
+ * (pack.h) that the worker team makes when a weight is bound, panel by panel. A matrix that only embed reads is not
+ * copied. Copies lie in slabs of huge pages: small matrices share them. */
+#include "base/mem.h"
+#include "cpu/pack.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define MEMORY_ALIGN 64
+#define HUGE_PAGE    ((size_t)2 << 20)
+#define SLAB_BYTES   ((size_t)64 << 20) /* pages that no weight uses are never touched */
+#define PANELS_EACH  8                  /* a worker packs at a time */
+
+/* Workers' rows grow with the widest weight; only while a model is loaded, never in a step. */
+static enum err widen_workers(struct dev *d, uint32_t n_in, struct error *e)
+{
+    if (n_in <= d->n_in_max)
+        return OK;
+    for (uint32_t i = 0; i < team_size(d->team); i++) {
+        struct unpacked *u = &d->workers[i].row;
+        mem_free(u->q);
+        mem_free(u->scale);
+        mem_free(u->min);
+        mem_free(u->f32);
+        u->q = mem_aligned(MEMORY_ALIGN, n_in);
+        u->scale = mem_aligned(MEMORY_ALIGN, sizeof(float) * (n_in / SUB_GROUP + 1));
+        u->min = mem_aligned(MEMORY_ALIGN, sizeof(float) * (n_in / SUB_GROUP + 1));
+        u->f32 = mem_aligned(MEMORY_ALIGN, sizeof(float) * n_in);
+        if (u->q == NULL || u->scale == NULL || u->min == NULL || u->f32 == NULL) {
+            d->n_in_max = 0;
+            return FAIL(e, ERR_NOMEM, "no memory for weight rows of %u elements", n_in);
+        }
+    }
+    d->n_in_max = n_in;
+    return OK;
+}
+
+#if defined(__x86_64__)
+/* ---- slabs ------------------------------------------------------------------------------------------------------- */
+
+static struct slab *slab_for(struct dev *d, size_t bytes)
+{
+    if (d->slabs != NULL && d->slabs->bytes - d->slabs->used >= bytes)
+        return d->slabs;
+    struct slab *s = mem_zalloc(sizeof *s);
+    if (s == NULL)
+        return NULL;
+    s->bytes = (MAX(bytes, SLAB_BYTES) + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    s->p = mem_aligned(HUGE_PAGE, s->bytes);
+    if (s->p == NULL && bytes < SLAB_BYTES) { /* a small machine */
+        s->bytes = (bytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+        s->p = mem_aligned(HUGE_PAGE, s->bytes);
+    }
+    if (s->p == NULL) {
+        mem_free(s);
+        return NULL;
+    }
+    madvise(s->p, s->bytes, MADV_HUGEPAGE); /* a wish */
+    s->next = d->slabs;
+    d->slabs = s;
+    return s;
+}
+
+static void slab_give(struct dev *d, struct slab *s)
+{
+    if (--s->n_weights > 0)
+        return;
+    struct slab **at = &d->slabs;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    mem_free(s->p);
+    mem_free(s);
+}
+
+/* ---- packing -------------------------------------------------------------------------------------------------------
+ */
+
+struct pack_job {
+    struct dev *d;
+    const struct weight *w;
+    const struct packed *p;
+    uint32_t tiles_each; /* of one matrix */
+};
+
+static void pack_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    const struct pack_job *j = ctx;
+    const struct weight *w = j->w;
+    const uint32_t mat = tile / j->tiles_each, first = tile % j->tiles_each * PANELS_EACH;
+    for (uint32_t i = first; i < MIN(first + PANELS_EACH, j->p->n_panels); i++) {
+        const uint32_t row = i * PANEL_COLS, n_rows = MIN(w->n_out - row, (uint32_t)PANEL_COLS);
+        unsigned char *out = j->p->base + mat * j->p->mat_bytes + i * j->p->panel_bytes;
+        if (n_rows < PANEL_COLS)
+            memset(out, 0, j->p->panel_bytes);
+        pack_panel(j->p, w->dtype, (const unsigned char *)w->mat[mat] + row * w->row_bytes, w->row_bytes, n_rows,
+            w->n_in, &j->d->workers[worker].row, out);
+    }
+}
+
+static enum err pack_weight(struct dev *d, struct weight *w, struct packed *p, struct error *e)
+{
+    pack_plan(p, w->dtype, w->n_out, w->n_in);
+    size_t bytes;
+    if (!size_mul(p->mat_bytes, w->n_mats, &bytes) || (p->slab = slab_for(d, bytes)) == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for weights: %zu bytes", bytes);
+    p->base = p->slab->p + p->slab->used;
+    p->slab->used += bytes;
+    p->slab->n_weights++;
+    struct pack_job job = {d, w, p, (p->n_panels + PANELS_EACH - 1) / PANELS_EACH};
+    cpu_run(d, job.tiles_each * w->n_mats, pack_tile, &job);
+    return OK;
+}
+#endif
+
+/* ---- the contract ---------------------------------------------------------------------------------------------------
+ */
+
+static enum err check_view(const struct tensor_view *v, uint32_t n_views, uint64_t *n_mats, struct error *e)
+{
+    const struct dtype_info *info = dtype_info(v->dtype);
+    if (!can_unpack(v->dtype) && !((info->flags & DTYPE_IS_FLOAT) && info->dequant != NULL))
+        return FAIL(e, ERR_UNSUPPORTED, "weights of type %s are not supported on the CPU", info->name);
+    assert((v->n_dims == 2 || (v->n_dims == 3 && n_views == 1)) && n_views > 0);
+    const uint64_t n_out = v->shape[v->n_dims - 2], n_in = v->shape[v->n_dims - 1];
+    *n_mats = v->n_dims == 3 ? v->shape[0] : n_views;
+    if (n_out == 0 || n_in == 0 || *n_mats == 0 || n_out > UINT32_MAX - PANEL_COLS || n_in > UINT32_MAX)
+        return FAIL(e, ERR_LIMIT, "a weight has an empty or oversized dimension");
+    if (*n_mats > MODEL_EXPERTS_MAX)
+        return FAIL(
+            e, ERR_LIMIT, "a weight has %llu experts; the limit is %d", (unsigned long long)*n_mats, MODEL_EXPERTS_MAX);
+    return OK;
+}
+
+enum err cpu_weight_bind(
+    struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e)
+{
+    const enum weight_use use = w->use;
+    *w = (struct weight){0};
+    uint64_t n_mats = 0;
+    TRY(check_view(v, n_views, &n_mats, e));
+    const uint32_t n_in = (uint32_t)v->shape[v->n_dims - 1];
+    TRY(widen_workers(d, n_in, e));
+    struct packed *p = mem_zalloc(sizeof *p);
+    const void **mat = mem_array(n_mats, sizeof *mat);
+    if (p == NULL || mat == NULL) {
+        mem_free(p);
+        mem_free(mat);
+        return FAIL(e, ERR_NOMEM, "no memory to bind a weight of %llu matrices", (unsigned long long)n_mats);
+    }
+    for (uint64_t i = 0; i < n_mats; i++)
+        mat[i] = n_views > 1 ? v[i].data : (const char *)v->data + i * (v->bytes / n_mats);
+    p->mat = mat;
+    *w = (struct weight){.dtype = v->dtype,
+        .n_out = (uint32_t)v->shape[v->n_dims - 2],
+        .n_in = n_in,
+        .n_mats = (uint32_t)n_mats,
+        .use = use,
+        .wants = can_unpack(v->dtype) ? ACT_Q8 : ACT_F32,
+        .row_bytes = tensor_row_bytes(v),
+        .mat = mat,
+        .packed = p};
+#if defined(__x86_64__)
+    enum err err = OK;
+    if (d->k->room_bytes != 0 && use == WEIGHT_PRODUCT && (err = pack_weight(d, w, p, e)) != OK)
+        cpu_weight_drop(d, w);
+    return err;
+#else
+    return OK;
+#endif
+}
+
+void cpu_weight_drop(struct dev *d, struct weight *w)
+{
+    struct packed *p = w->packed;
+    if (p != NULL) {
+#if defined(__x86_64__)
+        if (p->slab != NULL)
+            slab_give(d, p->slab);
+#endif
+        mem_free(p->mat);
+        mem_free(p);
+    }
+    (void)d;
+    *w = (struct weight){0};
+}

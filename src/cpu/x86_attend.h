@@ -1,0 +1,416 @@
+/* Paged attention on x86: the body, compiled into each variant. A tile of 64 absolute positions is brought in as f32
+ * once for all rows and query heads of a call, keys turned so that positions lie side by side; then scores and outputs
+ * are two small matrix products whose rows are the (row, head) pairs.
+ *
+ * The arithmetic, for each pair on its own (law 1), where fma rounds once:
+ * - Score of position p: from zero, fma(q[d], k[p][d]) ascending in d; times scale; soft cap.
+ * - Tiles ascend. m' = max(m, scores of the tile); w = exp(score - m'), exactly zero for a hidden position;
+ *   sum = sum * exp(m - m') + w, lane by lane (lane = p mod 16) ascending; out = out * exp(m - m'), then ascending in
+ * p, visible positions only, out = fma(w, v[p], out).
+ * - A part is 512 positions, 8 tiles, from absolute position 0. Each part starts anew, and its (m, sum, out) is joined
+ *   to what the parts before gave: m' = max; both sums and outs times exp(own m - m'), added. The first part joins to
+ *   (lowest float, 0, 0). So parts may be computed by different workers, and are when there is little else to share.
+ * - out / (sum by the tree).
+ * A masked position is never read into a product: neighbours' NaN cannot reach a row. */
+#ifndef CPU_X86_ATTEND_H
+#define CPU_X86_ATTEND_H
+
+#include "cpu/cpu_int.h"
+#include "cpu/x86_rows.h"
+#include "cpu/x86_simd.h"
+#include "tensor/quant.h"
+
+#define LOWEST (-3.402823466e38f)
+
+/* ---- sixteen elements of a cached row ------------------------------------------------------------------------------
+ */
+
+INLINE struct vf load_kv(enum dtype dtype, const unsigned char *row, uint32_t at, uint32_t n)
+{
+    if (dtype == DTYPE_Q8_0) {
+        const struct block_q8_0 *b = (const struct block_q8_0 *)row + at / QK;
+        return vf_mul(vf_of_i8(_mm_loadu_si128((const __m128i *)(b->qs + at % QK))), vf_set(f16_to_f32(b->d)));
+    }
+    if (dtype == DTYPE_Q4_0) {
+        const struct block_q4_0 *b = (const struct block_q4_0 *)row + at / QK;
+        const __m128i x = _mm_loadu_si128((const __m128i *)b->qs), mask = _mm_set1_epi8(15);
+        const __m128i q = _mm_and_si128(at % QK == 0 ? x : _mm_srli_epi16(x, 4), mask);
+        return vf_mul(vf_of_i8(_mm_sub_epi8(q, _mm_set1_epi8(8))), vf_set(f16_to_f32(b->d)));
+    }
+    const size_t bytes = dtype == DTYPE_F32 ? 4 : 2;
+    unsigned char padded[VF * 4] = {0};
+    const unsigned char *p = row + at * bytes;
+    if (n - at < VF) {
+        memcpy(padded, p, (n - at) * bytes);
+        p = padded;
+    }
+    return dtype == DTYPE_F16    ? vf_of_f16(p)
+           : dtype == DTYPE_BF16 ? vf_of_bf16(p)
+                                 : vf_load((const float *)(const void *)p);
+}
+
+/* ---- turning keys --------------------------------------------------------------------------------------------------
+ */
+
+#ifdef QUERN_AVX512
+INLINE void turn_16(const struct vf *in, float *out)
+{
+    __m512 a[16], b[16];
+    UNROLL for (int i = 0; i < 8; i++)
+    {
+        a[2 * i] = _mm512_unpacklo_ps(in[2 * i].v, in[2 * i + 1].v);
+        a[2 * i + 1] = _mm512_unpackhi_ps(in[2 * i].v, in[2 * i + 1].v);
+    }
+    UNROLL for (int i = 0; i < 4; i++)
+    {
+        const __m512d p = _mm512_castps_pd(a[4 * i]), q = _mm512_castps_pd(a[4 * i + 1]);
+        const __m512d r = _mm512_castps_pd(a[4 * i + 2]), s = _mm512_castps_pd(a[4 * i + 3]);
+        b[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(p, r));
+        b[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(p, r));
+        b[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(q, s));
+        b[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(q, s));
+    }
+    UNROLL for (int j = 0; j < 4; j++)
+    { /* b[4i + j]: column j of each 128-bit quarter of rows 4i .. 4i+3 */
+        const __m512 lo0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0x88), hi0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0xdd);
+        const __m512 lo1 = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0x88);
+        const __m512 hi1 = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0xdd);
+        _mm512_storeu_ps(out + (size_t)j * ATTN_TILE, _mm512_shuffle_f32x4(lo0, lo1, 0x88));
+        _mm512_storeu_ps(out + (size_t)(8 + j) * ATTN_TILE, _mm512_shuffle_f32x4(lo0, lo1, 0xdd));
+        _mm512_storeu_ps(out + (size_t)(4 + j) * ATTN_TILE, _mm512_shuffle_f32x4(hi0, hi1, 0x88));
+        _mm512_storeu_ps(out + (size_t)(12 + j) * ATTN_TILE, _mm512_shuffle_f32x4(hi0, hi1, 0xdd));
+    }
+}
+#else
+INLINE void turn_8(const __m256 *in, float *out)
+{
+    __m256 a[8], b[8];
+    UNROLL for (int i = 0; i < 4; i++)
+    {
+        a[2 * i] = _mm256_unpacklo_ps(in[2 * i], in[2 * i + 1]);
+        a[2 * i + 1] = _mm256_unpackhi_ps(in[2 * i], in[2 * i + 1]);
+    }
+    UNROLL for (int i = 0; i < 2; i++)
+    {
+        b[4 * i] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
+        b[4 * i + 1] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0xee);
+        b[4 * i + 2] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
+        b[4 * i + 3] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xee);
+    }
+    UNROLL for (int j = 0; j < 4; j++)
+    {
+        _mm256_storeu_ps(out + (size_t)j * ATTN_TILE, _mm256_permute2f128_ps(b[j], b[4 + j], 0x20));
+        _mm256_storeu_ps(out + (size_t)(4 + j) * ATTN_TILE, _mm256_permute2f128_ps(b[j], b[4 + j], 0x31));
+    }
+}
+INLINE void turn_16(const struct vf *in, float *out)
+{
+    UNROLL for (int half = 0; half < 2; half++)
+    {
+        __m256 lo[8], hi[8];
+        UNROLL for (int i = 0; i < 8; i++)
+        {
+            lo[i] = in[8 * half + i].lo;
+            hi[i] = in[8 * half + i].hi;
+        }
+        turn_8(lo, out + 8 * half);
+        turn_8(hi, out + (size_t)8 * ATTN_TILE + 8 * half);
+    }
+}
+#endif
+
+/* ---- a tile of keys and values -------------------------------------------------------------------------------------
+ */
+
+static const unsigned char *kv_row(const struct attend_tile *t, uint32_t p)
+{
+    const struct kv_cache *kv = t->kv;
+    const uint32_t *table = t->batch->tables[t->args->layer->group] + t->seq->table_at;
+    return kv->blocks + (uint64_t)table[p / kv->block_tokens] * kv->block_bytes +
+           ((uint64_t)t->kv_head * kv->block_tokens + p % kv->block_tokens) * t->args->layer->row_bytes;
+}
+
+INLINE void load_tile(enum dtype dtype, struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from,
+    uint32_t to, uint32_t ahead)
+{
+    const struct kv_layer *layer = t->args->layer;
+    const uint32_t n = t->args->head_dim, wide = (n + VF - 1) / VF * VF;
+    for (uint32_t p0 = from / VF * VF; p0 < to; p0 += VF) {
+        const unsigned char *rows[VF];
+        for (uint32_t i = 0; i < VF; i++) {
+            const uint32_t p = p0 + i;
+            rows[i] = kv_row(t, MIN(MAX(p, from), to - 1)); /* hidden neighbours: any row that exists, never used */
+            if (p + ATTN_TILE < ahead) {
+                const unsigned char *next = kv_row(t, p + ATTN_TILE);
+                for (uint32_t b = 0; b < layer->row_bytes; b += 64) {
+                    _mm_prefetch((const char *)next + layer->k_at + b, _MM_HINT_T0);
+                    _mm_prefetch((const char *)next + layer->v_at + b, _MM_HINT_T0);
+                }
+            }
+        }
+        for (uint32_t d = 0; d < n; d += VF) {
+            struct vf x[VF];
+            UNROLL for (int i = 0; i < VF; i++) x[i] = load_kv(dtype, rows[i] + layer->k_at, d, n);
+            turn_16(x, w->k + (size_t)d * ATTN_TILE + (p0 - lo));
+        }
+        for (uint32_t i = 0; i < VF; i++)
+            for (uint32_t d = 0; d < n; d += VF)
+                vf_store(w->v + (size_t)(p0 + i - lo) * wide + d, load_kv(dtype, rows[i] + layer->v_at, d, n));
+    }
+}
+
+static void load_any(
+    struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from, uint32_t to, uint32_t ahead)
+{
+    switch (t->args->layer->dtype) {
+    case DTYPE_F32: load_tile(DTYPE_F32, w, t, lo, from, to, ahead); break;
+    case DTYPE_F16: load_tile(DTYPE_F16, w, t, lo, from, to, ahead); break;
+    case DTYPE_BF16: load_tile(DTYPE_BF16, w, t, lo, from, to, ahead); break;
+    case DTYPE_Q8_0: load_tile(DTYPE_Q8_0, w, t, lo, from, to, ahead); break;
+    default: load_tile(DTYPE_Q4_0, w, t, lo, from, to, ahead); break;
+    }
+}
+
+/* ---- small products ------------------------------------------------------------------------------------------------
+ */
+
+#ifdef QUERN_AVX512
+#define SMALL_VECS 4
+#else
+#define SMALL_VECS 1
+#endif
+#define SMALL_ROWS 6
+
+/* c[r][0 .. 16 vecs) = c * shrink[r] (or 0) + sum over k in from .. to-1 ascending of a[r][k] * b[k]. */
+INLINE void small_tile(int rows, int vecs, const float *const *a, const float *b, size_t b_step, uint32_t from,
+    uint32_t to, const float *shrink, float *c, size_t c_step)
+{
+    struct vf acc[SMALL_ROWS][SMALL_VECS];
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vecs; v++) acc[r][v] =
+        shrink != NULL ? vf_mul(vf_load(c + (size_t)r * c_step + v * VF), vf_set(shrink[r])) : vf_set(0.0f);
+    for (uint32_t k = from; k < to; k++) {
+        struct vf x[SMALL_VECS];
+        UNROLL for (int v = 0; v < vecs; v++) x[v] = vf_load(b + k * b_step + v * VF);
+        UNROLL for (int r = 0; r < rows; r++)
+        {
+            const struct vf y = vf_set(a[r][k]);
+            UNROLL for (int v = 0; v < vecs; v++) acc[r][v] = vf_fma(y, x[v], acc[r][v]);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vecs; v++)
+        vf_store(c + (size_t)r * c_step + v * VF, acc[r][v]);
+}
+
+INLINE void small_rows(int vecs, uint32_t rows, const float *const *a, const float *b, size_t b_step, uint32_t from,
+    uint32_t to, const float *shrink, float *c, size_t c_step)
+{
+    switch (rows) {
+    case 1: small_tile(1, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
+    case 2: small_tile(2, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
+    case 3: small_tile(3, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
+    case 4: small_tile(4, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
+    case 5: small_tile(5, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
+    default: small_tile(6, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
+    }
+}
+
+/* All rows and the n columns (whole vectors) of c. */
+static void small_product(uint32_t rows, uint32_t n, const float *const *a, const float *b, size_t b_step,
+    uint32_t from, uint32_t to, const float *shrink, float *c, size_t c_step)
+{
+    for (uint32_t r = 0; r < rows; r += SMALL_ROWS) {
+        const uint32_t some = MIN(rows - r, (uint32_t)SMALL_ROWS);
+        const float *by = shrink != NULL ? shrink + r : NULL;
+        float *to_c = c + r * c_step;
+        uint32_t at = 0;
+        for (; at + SMALL_VECS * VF <= n; at += SMALL_VECS * VF)
+            small_rows(SMALL_VECS, some, a + r, b + at, b_step, from, to, by, to_c + at, c_step);
+        for (; at < n; at += VF)
+            small_rows(1, some, a + r, b + at, b_step, from, to, by, to_c + at, c_step);
+    }
+}
+
+/* ---- folding a tile into some pairs ---------------------------------------------------------------------------------
+ */
+
+/* Scores to weights in place; positions from .. to-1 of the tile are visible. */
+static void weigh(struct worker *w, const struct attend_args *a, uint32_t i, uint32_t from, uint32_t to)
+{
+    float *s = w->score + (size_t)i * ATTN_TILE;
+    struct vf x[ATTN_TILE / VF], top = vf_set(w->max[i]);
+    UNROLL for (int v = 0; v < ATTN_TILE / VF; v++)
+    {
+        x[v] = vf_mul(vf_load(s + v * VF), vf_set(a->scale));
+        if (a->cap > 0.0f)
+            x[v] = soft_cap(x[v], a->cap);
+        const struct vf seen = vf_if_lane((int)from - v * VF, (int)to - v * VF, x[v], vf_set(LOWEST));
+        top = vf_max(seen, top); /* a NaN score leaves the maximum alone */
+    }
+    const float most = vf_top(top), shrink = vf_top(vf_exp(vf_set(w->max[i] - most)));
+    struct vf sum = vf_mul(vf_load(w->sum + (size_t)i * VF), vf_set(shrink));
+    UNROLL for (int v = 0; v < ATTN_TILE / VF; v++)
+    {
+        const struct vf e = vf_exp(vf_sub(x[v], vf_set(most)));
+        const struct vf p = vf_if_lane((int)from - v * VF, (int)to - v * VF, e, vf_set(0.0f));
+        vf_store(s + v * VF, p);
+        sum = vf_add(sum, p);
+    }
+    vf_store(w->sum + (size_t)i * VF, sum);
+    w->max[i] = most;
+    w->shrink[i] = shrink;
+}
+
+/* Pairs first .. first+n-1, which all see positions from .. to-1 of the tile at lo. */
+static void fold(
+    struct worker *w, const struct attend_args *a, uint32_t first, uint32_t n, uint32_t lo, uint32_t from, uint32_t to)
+{
+    const uint32_t d = a->head_dim, wide = (d + VF - 1) / VF * VF;
+    const uint32_t cols = (to - lo + VF - 1) / VF * VF;
+    float *score = w->score + (size_t)first * ATTN_TILE;
+    const float *weights[ATTN_ROWS_MAX];
+    small_product(n, cols, w->query + first, w->k, ATTN_TILE, 0, d, NULL, score, ATTN_TILE);
+    for (uint32_t i = 0; i < n; i++) {
+        weigh(w, a, first + i, from - lo, to - lo);
+        weights[i] = score + (size_t)i * ATTN_TILE;
+    }
+    small_product(
+        n, wide, weights, w->v, wide, from - lo, to - lo, w->shrink + first, w->out + (size_t)first * wide, wide);
+}
+
+static void fold_tile(struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from_all, uint32_t to_all)
+{
+    const struct attend_args *a = t->args;
+    const uint32_t *pos = t->batch->pos + t->first_row;
+    for (uint32_t r = 0; r < t->n_rows;) {
+        uint32_t from = 0, to = 0, n = 0;
+        for (; r + n < t->n_rows; n++) { /* neighbours that see the same positions go together */
+            const uint32_t p = pos[r + n], seen = a->window > 0 && p + 1 > a->window ? p + 1 - a->window : 0;
+            const uint32_t f = MAX(from_all, seen), e = MIN(to_all, p + 1);
+            if (n > 0 && (f != from || e != to))
+                break;
+            from = f;
+            to = e;
+        }
+        if (from < to)
+            fold(w, a, r * t->n_heads, n * t->n_heads, lo, from, to);
+        r += n;
+    }
+}
+
+/* ---- parts ----------------------------------------------------------------------------------------------------------
+ */
+
+/* One part of every pair from nothing: max, sum, out in the worker's room. */
+static void attend_part(struct worker *w, const struct attend_tile *t, uint32_t part, uint32_t start, uint32_t end)
+{
+    const uint32_t wide = (t->args->head_dim + VF - 1) / VF * VF, n_pairs = t->n_rows * t->n_heads;
+    for (uint32_t i = 0; i < n_pairs; i++)
+        w->max[i] = LOWEST;
+    memset(w->sum, 0, sizeof(float) * n_pairs * VF);
+    memset(w->out, 0, sizeof(float) * n_pairs * wide);
+    const uint32_t first = MAX(start, part * ATTN_PART), last = MIN(end, (part + 1) * ATTN_PART);
+    for (uint32_t lo = first / ATTN_TILE * ATTN_TILE; lo < last; lo += ATTN_TILE) {
+        const uint32_t from = MAX(lo, first), to = MIN(lo + ATTN_TILE, last);
+        load_any(w, t, lo, from, to, end);
+        fold_tile(w, t, lo, from, to);
+    }
+}
+
+/* total <- total joined with a part: max, sixteen sums, out. */
+static void join_part(float *total, const float *max, const float *sum, const float *out, uint32_t wide)
+{
+    const float top = *max > *total ? *max : *total;
+    const struct vf old = vf_exp(vf_set(*total - top)), new = vf_exp(vf_set(*max - top));
+    *total = top;
+    vf_store(total + VF, vf_add(vf_mul(vf_load(total + VF), old), vf_mul(vf_load(sum), new)));
+    for (uint32_t d = 0; d < wide; d += VF)
+        vf_store(total + 2 * VF + d, vf_add(vf_mul(vf_load(total + 2 * VF + d), old), vf_mul(vf_load(out + d), new)));
+}
+
+static void finish_pair(const float *total, uint32_t n, float *out)
+{
+    const struct vf sum = vf_set(vf_total(vf_load(total + VF)));
+    for (uint32_t d = 0; d < n; d += VF)
+        vf_store_n(out + d, vf_div(vf_load(total + 2 * VF + d), sum), MIN(n - d, (uint32_t)VF));
+}
+
+static float *out_of(const struct attend_tile *t, uint32_t pair)
+{
+    const struct attend_args *a = t->args;
+    const size_t row = t->first_row + pair / t->n_heads, head = t->first_head + pair % t->n_heads;
+    return a->out->f32 + (row * a->n_heads + head) * a->head_dim;
+}
+
+static void span_of(const struct attend_tile *t, uint32_t *start, uint32_t *end)
+{
+    const uint32_t *pos = t->batch->pos + t->first_row, window = t->args->window;
+    *start = window > 0 && pos[0] + 1 > window ? pos[0] + 1 - window : 0;
+    *end = pos[t->n_rows - 1] + 1;
+}
+
+/* Joining a part that a row does not see would leave its numbers alone but for the sign of a zero. */
+static bool sees_part(const struct attend_tile *t, uint32_t row, uint32_t part)
+{
+    const uint32_t pos = t->batch->pos[row], window = t->args->window;
+    const uint32_t first = window > 0 && pos + 1 > window ? pos + 1 - window : 0;
+    return part * ATTN_PART <= pos && first < (part + 1) * ATTN_PART;
+}
+
+static void set_queries(struct worker *w, const struct attend_tile *t)
+{
+    const struct attend_args *a = t->args;
+    for (uint32_t i = 0; i < t->n_rows * t->n_heads; i++) {
+        const size_t row = t->first_row + i / t->n_heads, head = t->first_head + i % t->n_heads;
+        w->query[i] = a->q + (row * a->n_heads + head) * a->head_dim;
+    }
+}
+
+static void attend_x86(struct worker *w, const struct attend_tile *t)
+{
+    const uint32_t n = t->args->head_dim, wide = (n + VF - 1) / VF * VF, n_pairs = t->n_rows * t->n_heads;
+    const size_t step = 2 * VF + wide;
+    assert(n_pairs <= ATTN_ROWS_MAX && n <= HEAD_DIM_MAX);
+    uint32_t start, end;
+    span_of(t, &start, &end);
+    set_queries(w, t);
+    if (t->partial != NULL) { /* one part of one row, for somebody else to join */
+        attend_part(w, t, t->part, start, end);
+        for (uint32_t i = 0; i < n_pairs; i++) {
+            float *to = t->partial + i * step;
+            to[0] = w->max[i];
+            memcpy(to + VF, w->sum + (size_t)i * VF, sizeof(float) * VF);
+            memcpy(to + 2 * VF, w->out + (size_t)i * wide, sizeof(float) * wide);
+        }
+        return;
+    }
+    memset(w->total, 0, sizeof(float) * n_pairs * step);
+    for (uint32_t i = 0; i < n_pairs; i++)
+        w->total[i * step] = LOWEST;
+    for (uint32_t part = start / ATTN_PART; part * ATTN_PART < end; part++) {
+        attend_part(w, t, part, start, end);
+        for (uint32_t i = 0; i < n_pairs; i++)
+            if (sees_part(t, t->first_row + i / t->n_heads, part))
+                join_part(w->total + i * step, &w->max[i], w->sum + (size_t)i * VF, w->out + (size_t)i * wide, wide);
+    }
+    for (uint32_t i = 0; i < n_pairs; i++)
+        finish_pair(w->total + i * step, n, out_of(t, i));
+}
+
+/* The parts of a row, computed apart, joined in ascending order: partial is [part][pair]. */
+static void attend_join_x86(struct worker *w, const struct attend_tile *t, uint32_t n_parts)
+{
+    const uint32_t n = t->args->head_dim, wide = (n + VF - 1) / VF * VF, n_pairs = t->n_rows * t->n_heads;
+    const size_t step = 2 * VF + wide;
+    for (uint32_t i = 0; i < n_pairs; i++) {
+        float *total = w->total;
+        memset(total, 0, sizeof(float) * step);
+        total[0] = LOWEST;
+        for (uint32_t part = 0; part < n_parts; part++) {
+            const float *p = t->partial + ((size_t)part * n_pairs + i) * step;
+            join_part(total, p, p + VF, p + 2 * VF, wide);
+        }
+        finish_pair(total, n, out_of(t, i));
+    }
+}
+
+#endif
