@@ -1,6 +1,6 @@
 /* The checked binary copy of a tokenizer: its sections, one after another, behind a header.
  *
- *   header: magic, version, header bytes, key of the source, hash of everything behind the header,
+ *   header: magic, version, header bytes, key of the source, hash of everything,
  *           and for each section its offset and size
  *   sections, each at a multiple of 64 bytes
  *
@@ -24,7 +24,7 @@ struct image_header {
     uint32_t version, n_sections;
     struct tok_key key;
     uint64_t bytes; /* of the whole file */
-    uint64_t hash;  /* of all behind the header */
+    uint64_t hash;  /* of everything, with this field 0 */
     struct {
         uint64_t offset, bytes;
     } sections[SEC_COUNT];
@@ -40,6 +40,12 @@ struct tok_key tok_key_of(struct str source, struct str config)
 static size_t aligned(size_t n)
 {
     return (n + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
+}
+
+static uint64_t image_hash(struct image_header h, const void *rest, size_t n)
+{
+    h.hash = 0;
+    return hash64(rest, n, hash64(&h, sizeof h, 0));
 }
 
 enum err tok_save(const struct tok *t, const char *path, struct tok_key key, struct error *e)
@@ -58,7 +64,7 @@ enum err tok_save(const struct tok *t, const char *path, struct tok_key key, str
     for (size_t i = 0; i < SEC_COUNT; i++)
         if (t->sec[i].bytes > 0)
             memcpy(image + h.sections[i].offset, t->sec[i].p, t->sec[i].bytes);
-    h.hash = hash64(image + sizeof h, at - sizeof h, 0);
+    h.hash = image_hash(h, image + sizeof h, at - sizeof h);
     memcpy(image, &h, sizeof h);
     const enum err err = file_write_atomic(path, (struct str){image, at}, e);
     mem_free(image);
@@ -196,7 +202,7 @@ static enum err map_sections(struct tok *t, struct tok_key key, struct error *e)
         return FAIL(e, ERR_FORMAT, "it is not a vocabulary copy of this version of quern");
     if (memcmp(&h.key, &key, sizeof key) != 0)
         return FAIL(e, ERR_HASH, "it was made from another tokenizer");
-    if (h.bytes != t->map.bytes || hash64(t->map.p + sizeof h, t->map.bytes - sizeof h, 0) != h.hash)
+    if (h.bytes != t->map.bytes || image_hash(h, t->map.p + sizeof h, t->map.bytes - sizeof h) != h.hash)
         return FAIL(e, ERR_HASH, "it is damaged");
     for (size_t i = 0; i < SEC_COUNT; i++) {
         const uint64_t at = h.sections[i].offset, n = h.sections[i].bytes;
