@@ -92,11 +92,22 @@ class HfOracle(Oracle):
         hf.encode_special_tokens = not trusted
         return [e.ids for e in hf.encode_batch_fast(texts, add_special_tokens=add_special)]
 
+    @functools.cached_property
+    def renamed(self):
+        """Added tokens that the original decodes to the normalised form of their content. quern gives the content."""
+        return {t["id"] for t in self.spec["added_tokens"] if self.hf.id_to_token(t["id"]) != t["content"]}
+
     def decodable(self, ids):
-        """WordPiece keeps the prefix of a word's middle when it comes first. No text gives such a list; quern's table
-        of token bytes has no place for it."""
-        prefix = (self.spec.get("decoder") or {}).get("prefix")
-        return not (ids and prefix and self.hf.id_to_token(ids[0]).startswith(prefix))
+        """Two rules for the first token have no place in quern's table of token bytes: WordPiece keeps the prefix of a
+        word's middle there, and Metaspace the real spaces of an added token. Hardly a text gives such a list."""
+        if not self.renamed.isdisjoint(ids):
+            return False
+        decoder = self.spec.get("decoder") or {}
+        odd = decoder.get("prefix") or (" " if decoder.get("type") == "Metaspace" else None)
+        if not odd:
+            return True
+        shown = [i for i in ids if not self.quern.is_special(i)][:1] + ids[:1]
+        return not any((self.hf.id_to_token(i) or "").startswith(odd) for i in shown)
 
     def decode(self, lists, skip_special):
         return self.hf.decode_batch(lists, skip_special_tokens=skip_special)
@@ -119,10 +130,12 @@ class SpmOracle(Oracle):
         self.specials += self.user_defined(model)[:100]
 
     def decodable(self, ids):
-        """At the start of a text sentencepiece drops the space of a piece, but not one that came as a byte or stands
-        before the sign for the unknown, and it drops more of them when it removes extra white space."""
-        first = next((self.sp.id_to_piece(i) for i in ids if not self.sp.is_control(i)), "a")
-        return not first.startswith(("▁", "<0x20>")) and not any(self.sp.is_unknown(i) for i in ids)
+        """At the start of a text sentencepiece drops the space of a piece, but no space that came as a byte or belongs
+        to the sign for the unknown, and of several in one piece only the first."""
+        first = next((i for i in ids if not self.sp.is_control(i) and self.sp.id_to_piece(i) != "▁"), None)
+        if first is None:
+            return True
+        return not self.sp.is_unknown(first) and not self.sp.id_to_piece(first).startswith(("▁▁", "<0x20>"))
 
     @staticmethod
     def user_defined(model):

@@ -97,9 +97,9 @@ class Tok:
 
     def __init__(self, make):
         failure = Failure()
-        began = time.perf_counter()
+        began = time.process_time()
         self.handle = make(failure.bytes)
-        self.load_seconds = time.perf_counter() - began
+        self.load_seconds = time.process_time() - began
         if not self.handle:
             raise failure.raised()
         self.handle = ctypes.c_void_p(self.handle)
