@@ -260,6 +260,11 @@ SLICES = [
 ]
 
 
+PERCENTS = ["d", "5.2f", "s", "r", "x", "-6s|", "05d", "+d", "e", "g", "c", "%"]
+BRACES = ["", "0", "!r", ":>8", ":<6", ":^7", ":05d", ":.2f", ":,", "a", ":x", ":e", ":%", ":+", ":*^9"]
+ITERABLES = ["nums", "words", "rows", "s", "d", "range(3)", "empty", "missing", "d.items()", "mix", "pairs"]
+
+
 class Maker:
     def __init__(self, seed):
         self.r = random.Random(seed)
@@ -322,8 +327,8 @@ class Maker:
                 lambda: f"[{e(d)}, {e(d)}]",
                 lambda: f"{{'k': {e(d)}, {self.pick(STRINGS)}: {e(d)}}}",
                 lambda: f"'%s-%s' % ({e(d)}, {e(d)})",
-                lambda: f"'%{self.pick(['d', '5.2f', 's', 'r', 'x', '-6s|', '05d', '+d', 'e', 'g', 'c', '%'])}' % {self.atom()}",
-                lambda: f"'{{{self.pick(['', '0', '!r', ':>8', ':<6', ':^7', ':05d', ':.2f', ':,', 'a', ':x', ':e', ':%', ':+', ':*^9'])}}}'.format({self.atom()}, a={self.atom()})",
+                lambda: f"'%{self.pick(PERCENTS)}' % {self.atom()}",
+                lambda: f"'{{{self.pick(BRACES)}}}'.format({self.atom()}, a={self.atom()})",
                 lambda: f"{e(d)} < {e(d)} <= {e(d)}",
             ]
         )()
@@ -348,9 +353,7 @@ class Maker:
                 lambda: "{{" + dash().replace("+", "") + " " + x() + " }}",
                 lambda: tag("if " + x()) + b() + tag("elif " + x()) + b() + tag("else") + b() + tag("endif"),
                 lambda: tag("if " + x()) + b() + tag("endif"),
-                lambda: tag(
-                    f"for i in {self.pick(['nums', 'words', 'rows', 's', 'd', 'range(3)', 'empty', 'missing', 'd.items()', 'mix', 'pairs'])}"
-                )
+                lambda: tag(f"for i in {self.pick(ITERABLES)}")
                 + self.pick(
                     [
                         "{{ i }}",

@@ -1,7 +1,5 @@
-"""Chat templates against jinja2 set up as transformers does: quern's own templates in any clone, the public ones when the
-shared data is there."""
-
-import pathlib
+"""Chat templates against jinja2 set up as transformers does: quern's own templates in any clone, the public ones when
+the shared data is there."""
 
 import pytest
 
@@ -141,7 +139,7 @@ def test_user_text_is_never_trusted(quern, path):
 
 
 def test_a_planted_leak_is_seen(quern):
-    """The twin of the property above: a template that writes the mark itself makes it trusted, and the check sees it."""
+    """The twin of the property above: a template that writes the mark itself makes it trusted, and this is seen."""
     text, segments, _ = quern.render(
         "{{ '\\u2603' }}{{ messages[0].content }}", {"messages": [chat_cases.user(MARK)]}
     )
