@@ -10,7 +10,7 @@ character of the same UTF-8 length which PCRE2 classifies as `tokenizers` classi
 PCRE2 that one instead, so offsets stay the same.
 
 unicode_<name>: sets of characters as ranges, one for each component that decides by character; and the differences of its
-normal forms (older than utf8proc's Unicode 14) and of its lower case (newer).
+normal forms (older than utf8proc's) and of its lower case (newer).
 
 Needs the package `tokenizers` and the library libpcre2-8; run it again when either gets new tables:
     python3 tools/gen_unicode.py > src/text/unicode_new.h
@@ -18,7 +18,6 @@ Needs the package `tokenizers` and the library libpcre2-8; run it again when eit
 import ctypes
 import ctypes.util
 import sys
-import unicodedata
 
 import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -89,21 +88,44 @@ def probe(test):
     return ranges
 
 
-def is_unordered(c):
-    """A mark by Unicode 14 that the package's normal forms do not put in order."""
-    k = unicodedata.combining(c)
+class Utf8proc:
+    """What our own library knows."""
+
+    def __init__(self):
+        self.lib = ctypes.CDLL(ctypes.util.find_library("utf8proc"))
+        self.lib.utf8proc_get_property.restype = ctypes.POINTER(ctypes.c_int16)
+        self.lib.utf8proc_NFKD.restype = ctypes.c_void_p
+        self.free = ctypes.CDLL(None).free
+
+    def combining(self, c):
+        return self.lib.utf8proc_get_property(ord(c))[1]
+
+    def nfkd(self, c):
+        p = self.lib.utf8proc_NFKD(c.encode())
+        text = ctypes.string_at(p).decode()
+        self.free(ctypes.c_void_p(p))
+        return text
+
+    def lower(self, c):
+        return chr(self.lib.utf8proc_tolower(ord(c)))
+
+
+def is_unordered(ours, c):
+    """A mark that the package's normal forms do not put in order, and utf8proc would."""
+    k = ours.combining(c)
     if k == 0:
         return False
     text = "a" + c + "\u0334" if k > 1 else "a\u0301" + c
     return normalizers.NFD().normalize_str(text) == text
 
 
-def is_whole(c):
-    """A character that Unicode 14 decomposes and the package does not."""
-    return unicodedata.normalize("NFKD", c) != c and normalizers.NFKD().normalize_str(c) == c
+def is_whole(ours, c):
+    """A character that utf8proc decomposes and the package does not."""
+    return c != "\0" and ours.nfkd(c) != c and normalizers.NFKD().normalize_str(c) == c
 
 
 def sets():
+    ours = Utf8proc()
     digits = pre_tokenizers.Digits(individual_digits=True)
     punctuation = pre_tokenizers.Punctuation("isolated")
     words = pre_tokenizers.Whitespace()
@@ -117,8 +139,8 @@ def sets():
         "accent": probe(lambda c: accents.normalize_str("a" + c) == "a"),
         "bert_mark": probe(lambda c: marks.normalize_str("a" + c) == "a"),
         "bert_dropped": probe(lambda c: clean.normalize_str("a" + c) == "a"),
-        "unordered": probe(is_unordered),
-        "whole": probe(is_whole),
+        "unordered": probe(lambda c: is_unordered(ours, c)),
+        "whole": probe(lambda c: is_whole(ours, c)),
     }
 
 
@@ -174,8 +196,9 @@ def main():
     for name, ranges in sets().items():
         write_ranges(out, name, ranges)
     lower = normalizers.Lowercase()
+    ours = Utf8proc()
     newer = [(ord(c), ord(lower.normalize_str(c))) for c in map(chr, CHARS)
-             if lower.normalize_str(c) != c.lower() and len(lower.normalize_str(c)) == 1]
+             if len(lower.normalize_str(c)) == 1 and lower.normalize_str(c) != ours.lower(c)]
     out.write("\n/* {character, its lower case} later than utf8proc's tables. */\n")
     write_ranges(out, "lower_new", newer)
     out.write("\n#endif\n")

@@ -373,7 +373,8 @@ enum err tok_encode(const struct tok *t, struct tok_ctx *c, const struct tok_par
     c->failure = OK;
     c->n_ids = 0;
     struct trusted_text x = {.at = 0};
-    if (words_reset(c, t->serial) != OK || !join_parts(c, parts, n_parts, &x))
+    if (words_reset(c, t->serial) != OK || (c->ids == NULL && !ctx_grow_ids(c, 1)) ||
+        !join_parts(c, parts, n_parts, &x))
         return c->failure;
     for (size_t i = 0; i < t->pipe.n_before && add_special; i++)
         ctx_push(c, t->pipe.before[i]);

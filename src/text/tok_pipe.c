@@ -417,6 +417,35 @@ static bool belongs(const struct added_token *a, enum added_set set)
     return set == ADDED_PROTECT ? a->normalized && !a->special : a->normalized == (set == ADDED_NORMAL);
 }
 
+/* What a token looks like in the normalised text. sentencepiece's own symbols are not normalised, but GGUF files write
+ * their spaces plainly. */
+static enum err normal_spelling(
+    const struct tok *t, struct tok_ctx *c, struct arena *arena, struct str *s, struct error *e)
+{
+    const struct norm_step *first = &t->pipe.norms[0];
+    if (t->pipe.n_norms == 0)
+        return OK;
+    if (first->kind != NORM_SPM) {
+        c->e = e;
+        TRY(norm_run(t, c, *s, false, s));
+        s->p = arena_copy_str(arena, *s);
+        return s->p != NULL ? OK : FAIL(e, ERR_NOMEM, "no memory for added tokens");
+    }
+    if (!first->escape_spaces || memchr(s->p, ' ', s->n) == NULL)
+        return OK;
+    char *spelled = arena_take(arena, 3 * s->n);
+    size_t n = 0;
+    if (spelled == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for added tokens");
+    for (size_t i = 0; i < s->n; i++) {
+        const struct str one = s->p[i] == ' ' ? STR("\xE2\x96\x81") : (struct str){s->p + i, 1};
+        memcpy(spelled + n, one.p, one.n);
+        n += one.n;
+    }
+    *s = (struct str){spelled, n};
+    return OK;
+}
+
 static enum err make_matcher(struct tok *t, enum added_set set, struct matcher **out, struct error *e)
 {
     struct tok_pipe *p = &t->pipe;
@@ -430,14 +459,8 @@ static enum err make_matcher(struct tok *t, enum added_set set, struct matcher *
         struct str s = p->added[i].content;
         if (!belongs(&p->added[i], set))
             continue;
-        if (set == ADDED_NORMAL && p->norms[0].kind != NORM_SPM) {
-            c->e = e;
-            err = norm_run(t, c, s, false, &s);
-            char *copy = err == OK ? arena_copy_str(&spellings, s) : NULL;
-            if (err == OK && copy == NULL)
-                err = FAIL(e, ERR_NOMEM, "no memory for added tokens");
-            s.p = copy;
-        }
+        if (set != ADDED_RAW)
+            err = normal_spelling(t, c, &spellings, &s, e);
         if (err == OK && s.n > 0)
             entries[n++] = (struct matcher_entry){s, (uint32_t)i};
         p->has_special_normal |= set == ADDED_NORMAL && p->added[i].special;
