@@ -21,9 +21,9 @@ static void a_row_in_company_equals_the_row_alone_for_every_op_and_dtype(void **
     struct rig rig;
     uint64_t rows = 0;
     for (uint32_t at = 0; rig_next(&rig, &at);)
-        for (uint32_t t = 0; t < n_weight_dtypes; t++)
+        for (uint32_t t = 0; t < n_weight_dtypes; t += STRIDE)
             for (enum row_op op = 0; op < ROW_OPS; op++) {
-                const struct row_check c = {.op = op, .dtype = weight_dtypes[t], .rounds = 3, .seed = 1 + t + op};
+                const struct row_check c = {.op = op, .dtype = weight_dtypes[t], .rounds = ROUNDS, .seed = 1 + t + op};
                 const struct verdict v = check_rows(&rig, &c);
                 expect_same(rig.ops->name, row_op_name(op), c.dtype, DTYPE_F32, v);
                 rows += v.rows;
@@ -36,7 +36,7 @@ static void a_token_in_company_equals_the_token_alone_for_every_weight_dtype(voi
     (void)state;
     struct rig rig;
     for (uint32_t at = 0; rig_next(&rig, &at);)
-        for (uint32_t t = 0; t < n_weight_dtypes; t++) {
+        for (uint32_t t = 0; t < n_weight_dtypes; t += STRIDE) {
             const struct seq_check c = {.weight = weight_dtypes[t],
                 .kv = kv_dtypes[t % n_kv_dtypes],
                 .n_heads = 4,
@@ -46,7 +46,7 @@ static void a_token_in_company_equals_the_token_alone_for_every_weight_dtype(voi
                 .rope_dims = 32,
                 .qk_norm = t % 3 == 0,
                 .len = 70,
-                .rounds = 3,
+                .rounds = ROUNDS,
                 .seed = 100 + t};
             expect_same(rig.ops->name, "qkv and attend", c.weight, c.kv, check_seqs(&rig, &c));
         }
@@ -66,23 +66,23 @@ static void a_token_in_company_equals_the_token_alone_for_every_cache_and_shape(
     };
     struct rig rig;
     for (uint32_t at = 0; rig_next(&rig, &at);)
-        for (uint32_t k = 0; k < n_kv_dtypes; k++)
-            for (uint32_t i = 0; i < COUNT_OF(shapes); i++) {
-                const struct seq_check c = {.weight = DTYPE_F32,
-                    .kv = kv_dtypes[k],
-                    .hidden = 21,
-                    .n_heads = shapes[i].n_heads,
-                    .n_kv_heads = shapes[i].n_kv_heads,
-                    .head_dim = shapes[i].head_dim,
-                    .window = shapes[i].window,
-                    .cap = shapes[i].cap,
-                    .rope = shapes[i].rope_dims > 0 ? ROPE_HALVES : ROPE_NONE,
-                    .rope_dims = shapes[i].rope_dims,
-                    .len = 150,
-                    .rounds = 3,
-                    .seed = 500 + k * 10 + i};
-                expect_same(rig.ops->name, "qkv and attend", c.weight, c.kv, check_seqs(&rig, &c));
-            }
+        for (uint32_t n = 0; n < n_kv_dtypes * COUNT_OF(shapes); n += STRIDE) {
+            const uint32_t k = n / COUNT_OF(shapes), i = n % COUNT_OF(shapes);
+            const struct seq_check c = {.weight = DTYPE_F32,
+                .kv = kv_dtypes[k],
+                .hidden = 21,
+                .n_heads = shapes[i].n_heads,
+                .n_kv_heads = shapes[i].n_kv_heads,
+                .head_dim = shapes[i].head_dim,
+                .window = shapes[i].window,
+                .cap = shapes[i].cap,
+                .rope = shapes[i].rope_dims > 0 ? ROPE_HALVES : ROPE_NONE,
+                .rope_dims = shapes[i].rope_dims,
+                .len = SHORT(150),
+                .rounds = ROUNDS,
+                .seed = 500 + k * 10 + i};
+            expect_same(rig.ops->name, "qkv and attend", c.weight, c.kv, check_seqs(&rig, &c));
+        }
 }
 
 /* Heads that are not whole activation groups, which only float caches allow; and more query heads per kv head than one
@@ -100,8 +100,8 @@ static void odd_heads_and_very_shared_heads_keep_the_law(void **state)
             .head_dim = 20,
             .rope = ROPE_PAIRS,
             .rope_dims = 10,
-            .len = 140,
-            .rounds = 3,
+            .len = SHORT(140),
+            .rounds = ROUNDS,
             .seed = 900};
         expect_same(rig.ops->name, "heads of 20", c.weight, c.kv, check_seqs(&rig, &c));
         c.n_heads = 70;

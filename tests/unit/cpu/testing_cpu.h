@@ -8,6 +8,21 @@
 
 #include "cpu/cpu_int.h"
 
+/* The thread sanitizer makes arithmetic some fifty times slower and looks at who touches what, not at numbers: under it
+ * the sweeps take every STRIDE-th case, fewer rounds and shorter sequences. */
+#if defined(__SANITIZE_THREAD__)
+#define STRIDE 6
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define STRIDE 6
+#endif
+#endif
+#ifndef STRIDE
+#define STRIDE 1
+#endif
+#define ROUNDS   (STRIDE > 1 ? 1 : 3)
+#define SHORT(n) (STRIDE > 1 ? (n) / 2 : (n)) /* lengths; still over one tile of attention */
+
 /* kernels == NULL: the device is opened by ops->dev_open; otherwise with these kernels under the same ops. */
 struct rig {
     const struct ops *ops;

@@ -309,7 +309,7 @@ struct verdict check_seqs(const struct rig *rig, const struct seq_check *c)
     paged_fini(&p);
     for (uint32_t round = 0; round < c->rounds; round++) {
         static const uint32_t block_tokens[] = {32, 16, 48};
-        paged_init(&p, rig, c, 1 + round % 3);
+        paged_init(&p, rig, c, 3 - round % 3);
         make_cache(&p, block_tokens[(round + round / 3) % 3], &dice);
         v.rows_in_batch_max = MAX(v.rows_in_batch_max, run_together(&p, st, &dice, &company));
         for (uint32_t s = 0; s < SEQS; s++)
