@@ -355,6 +355,8 @@ enum err hub_remove(struct hub *h, const char *model, uint64_t *freed_bytes, str
     struct error unread = {0};
     uint64_t bytes = 0;
     char name[HUB_NAME_MAX + 1] = "", path[PATH_BYTES_MAX], shown[160];
+    if (model == NULL || model[0] == '\0') /* `quern rm "$MODEL"` with MODEL unset must not hit the default model */
+        return FAIL(e, ERR_INVALID, "name the model to remove; the default one is '%s'", HUB_DEFAULT_NAME);
     TRY(spec_parse(&s, model, e));
     enum err err = OK;
     if (s.kind != HUB_KIND_HF)

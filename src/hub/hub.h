@@ -89,7 +89,8 @@ enum err hub_list(struct hub *h, struct hub_list *out, struct error *e) MUST_CHE
 void hub_list_fini(struct hub_list *l);
 
 /* Remove an entry (a cache name, or any MODEL that resolves into the cache) and what is left of its downloads. Asks
- * nothing. ERR_EXISTS while a pull holds it. Never touches anything outside the cache. freed may be NULL. */
+ * nothing; so an empty name is ERR_INVALID here and not the default model. ERR_EXISTS while a pull holds it. Never
+ * touches anything outside the cache. freed may be NULL. */
 enum err hub_remove(struct hub *h, const char *model, uint64_t *freed_bytes, struct error *e) MUST_CHECK;
 
 #endif

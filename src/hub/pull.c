@@ -189,7 +189,7 @@ struct near {
 static void near_add(struct near *near, const char *name)
 {
     unsigned distance = name_distance(near->text, name);
-    if (strcasestr(name, near->text) != NULL)
+    if (strlen(near->text) >= 3 && strcasestr(name, near->text) != NULL) /* "-" is in every name */
         distance = MIN(distance, 1u);
     if (distance > MAX(2u, (unsigned)MIN(strlen(near->text), (size_t)64) / 3))
         return;

@@ -112,3 +112,24 @@ def test_a_terminal_gets_a_bar_that_redraws_itself(env, server):
     assert all(len(cells) == int(24 * int(percent) / 100) or abs(len(cells) - 24 * int(percent) / 100) < 1
                for percent, cells in bars)
     assert b"200.0 kB in" in shown.splitlines()[-1]
+
+
+@pytest.mark.parametrize("closed", [[0], [1], [2], [1, 2], [0, 1, 2]])
+def test_a_closed_descriptor_lets_no_message_into_the_model(env, server, tmp_path, closed):
+    server.repository("o/r", {"m.gguf": DATA})
+    run = subprocess.run([QUERN, "pull", "hf:o/r"], env=env, capture_output=True, timeout=60, close_fds=True,
+                         preexec_fn=lambda: [os.close(fd) for fd in closed])
+    assert run.returncode == (1 if 1 in closed else 0)
+    assert (tmp_path / "cache/models/o--r--m/m.gguf").read_bytes() == DATA
+
+
+def test_rm_of_nothing_does_not_mean_the_default_model(env, tmp_path):
+    entry = tmp_path / "cache/models/smollm2-135m-instruct"
+    entry.mkdir(parents=True)
+    run = quern(env, "rm", "")
+    assert run.returncode == 1 and "name the model to remove" in run.stderr and entry.exists()
+
+
+def test_one_letter_suggests_nothing(env):
+    assert "did you mean" not in quern(env, "inspect", "-").stderr
+    assert "did you mean smollm2-135m-instruct" in quern(env, "inspect", "smollm2").stderr
