@@ -501,7 +501,7 @@ static void argmax_tile(void *ctx, uint32_t tile, uint32_t worker)
 void cpu_argmax(struct dev *d, const struct argmax_args *a)
 {
     struct argmax_args job = *a;
-    team_run(d->team, a->n_rows, argmax_tile, &job);
+    cpu_run(d, a->n_rows, argmax_tile, &job);
 }
 
 void cpu_copy_blocks(struct dev *d, const struct copy_blocks_args *a)

@@ -15,7 +15,7 @@ static void every_weight_dtype_of_the_tensor_room_is_bound_and_no_other(void **s
         for (enum dtype t = 0; t < DTYPE_COUNT; t++) {
             const struct dtype_info *info = dtype_info(t);
             struct tensor_view v;
-            struct weight w;
+            struct weight w = {0};
             struct error e;
             const uint64_t shape[] = {2, 256};
             assert_ok(
@@ -43,7 +43,7 @@ static void stacks_and_lists_of_matrices_bind_alike(void **state)
         struct dev *d = rig_open(&rig, 1, 1);
         float data[3][4][8];
         struct tensor_view stack, each[3];
-        struct weight a, b;
+        struct weight a = {0}, b = {0};
         struct error e;
         assert_ok(e, tensor_view_init(&stack, DTYPE_F32, 3, (const uint64_t[]){3, 4, 8}, data, sizeof data, &e));
         for (int i = 0; i < 3; i++)
@@ -67,7 +67,7 @@ static void impossible_shapes_are_refused(void **state)
     for (uint32_t at = 0; rig_next(&rig, &at);) {
         struct dev *d = rig_open(&rig, 1, 1);
         struct tensor_view v;
-        struct weight w;
+        struct weight w = {0};
         struct error e;
         static float data[(MODEL_EXPERTS_MAX + 1) * 2];
         assert_ok(e, tensor_view_init(&v, DTYPE_F32, 2, (const uint64_t[]){0, 8}, data, 0, &e));
@@ -132,8 +132,8 @@ static void a_failing_allocation_is_an_error_and_leaks_nothing(void **state)
     (void)state;
     struct rig rig;
     for (uint32_t at = 0; rig_next(&rig, &at);) {
-        uint64_t n = 1;
-        for (;; n++) {
+        uint32_t failed = 0;
+        for (uint64_t n = 1;; n++) {
             struct error e = {0};
             fault_arm(FAULT_ALLOC, n, false);
             const enum err err = make_all(rig.ops, &e);
@@ -143,10 +143,11 @@ static void a_failing_allocation_is_an_error_and_leaks_nothing(void **state)
                 assert_int_equal(err, OK);
                 break;
             }
-            assert_int_equal(err, ERR_NOMEM);
-            assert_true(e.text[0] != '\0');
+            assert_true(err == ERR_NOMEM || err == OK); /* a large slab that fails may be tried smaller */
+            assert_true((err == OK) == (e.text[0] == '\0'));
+            failed += err != OK;
         }
-        assert_true(n > 15);
+        assert_true(failed > 15);
     }
 }
 

@@ -16,7 +16,7 @@ static void route(const struct rig *rig, float logits[T][EXPERTS], uint32_t top_
     struct dev *d = rig_open(rig, 2, T);
     struct acts *in = acts_make(rig, d, T, EXPERTS, ACT_F32);
     float eye[EXPERTS][EXPERTS] = {{0}};
-    struct weight w;
+    struct weight w = {0};
     struct tensor_view v;
     struct error e;
     uint32_t ids[T * EXPERTS];

@@ -297,6 +297,22 @@ static void logits_are_scaled_then_capped(void **state)
     }
 }
 
+static void argmax_is_the_lowest_id_of_the_largest_and_ignores_nan(void **state)
+{
+    (void)state;
+    const float x[6][5] = {{1, 3, 3, 2, 3}, {NAN, -5, -4, NAN, -9}, {NAN, NAN, NAN, NAN, NAN},
+        {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, {0, -0.0f, 0, 0, 0}, {1, 2, INFINITY, NAN, INFINITY}};
+    static const uint32_t want[6] = {1, 2, UINT32_MAX, 0, 0, 2};
+    struct rig rig;
+    for (uint32_t at = 0; rig_next(&rig, &at);) {
+        struct dev *d = rig_open(&rig, 3, 6);
+        uint32_t out[6];
+        rig.ops->argmax(d, &(struct argmax_args){.x = x[0], .n_rows = 6, .n = 5, .out = out});
+        assert_memory_equal(out, want, sizeof out);
+        rig.ops->dev_close(d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +321,7 @@ int main(void)
         cmocka_unit_test(project_adds_its_normed_output_to_the_stream),
         cmocka_unit_test(gate_up_is_the_gated_unit),
         cmocka_unit_test(logits_are_scaled_then_capped),
+        cmocka_unit_test(argmax_is_the_lowest_id_of_the_largest_and_ignores_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
