@@ -4,6 +4,7 @@
  * the highest ordinary token there is no id without a token. (Between added tokens behind it there may be such holes:
  * some vocabularies leave room there.) */
 #include "text/tok_int.h"
+#include "text/tok_members.h"
 
 #include "base/buf.h"
 #include "base/limits.h"
@@ -11,7 +12,16 @@
 #include <math.h>
 #include <string.h>
 
+struct entry {
+    struct str name;
+    int64_t id;
+};
+
 struct json_source {
+    struct members members;
+    struct arena strings; /* names that had escapes */
+    struct entry *entries;
+    size_t n_entries, cap_entries;
     const json_t *root, *model;
     struct tok_build b;
     struct name_table names;
@@ -47,35 +57,98 @@ static enum err place(struct json_source *s, uint32_t id, struct str name)
     return OK;
 }
 
-static enum err read_vocab_object(struct json_source *s, const json_t *vocab)
+static enum err entry_add(struct json_source *s, struct str name, int64_t id)
 {
-    const char *key;
-    size_t n;
-    json_t *v, *object = (json_t *)(uintptr_t)vocab;
-    char shown[80];
-    json_object_keylen_foreach(object, key, n, v)
-    {
-        if (!json_is_integer(v))
-            return FAIL(s->e, ERR_FORMAT, "model.vocab: the id of '%s' is not a whole number",
-                show((struct str){key, n}, shown));
-        TRY(place(s, (uint32_t)json_integer_value(v), (struct str){key, n}));
+    TRY(note_id(s, id, name));
+    if (s->n_entries > TOK_COUNT_MAX)
+        return FAIL(s->e, ERR_LIMIT, "model.vocab has more than %u entries", TOK_COUNT_MAX);
+    if (s->n_entries == s->cap_entries) {
+        const size_t cap = MAX(s->cap_entries * 2, (size_t)1024);
+        struct entry *grown = mem_resize(s->entries, cap * sizeof *grown);
+        if (grown == NULL)
+            return FAIL(s->e, ERR_NOMEM, "no memory for %zu tokens", cap);
+        s->entries = grown;
+        s->cap_entries = cap;
     }
+    s->entries[s->n_entries++] = (struct entry){name, id};
     return OK;
 }
 
-static enum err count_vocab(struct json_source *s, const json_t *vocab, const json_t *added)
+/* {"name": 7, ...} */
+static enum err read_vocab_object(struct json_source *s)
 {
-    if (json_is_object(vocab)) {
-        const char *key;
-        size_t n;
-        json_t *v, *object = (json_t *)(uintptr_t)vocab;
-        json_object_keylen_foreach(object, key, n, v)
-        {
-            TRY(note_id(s, json_is_integer(v) ? json_integer_value(v) : 0, (struct str){key, n}));
-        }
-    } else if (json_array_size(vocab) > 0) {
-        TRY(note_id(s, (int64_t)json_array_size(vocab) - 1, STR("last of model.vocab")));
+    struct member_reader r;
+    struct str name;
+    int64_t id = 0;
+    bool more;
+    TRY(member_open(&r, s->members.vocab, '{', "model.vocab", &s->strings, s->e));
+    for (;;) {
+        TRY(member_next(&r, &more));
+        if (!more)
+            return OK;
+        TRY(member_str(&r, &name));
+        TRY(member_char(&r, ':'));
+        const enum err err = member_int(&r, &id);
+        char shown[80];
+        if (err != OK)
+            return error_prefix(s->e, "the id of '%s'", show(name, shown));
+        TRY(entry_add(s, name, id));
     }
+}
+
+static enum err score_add(struct json_source *s, double score)
+{
+    /* the scores follow the entries; their room doubles with the same sizes */
+    const size_t at = s->n_entries - 1;
+    if (at == 0 || (at >= 1024 && (at & (at - 1)) == 0)) {
+        double *grown = mem_resize(s->scores, MAX(2 * at, (size_t)1024) * sizeof *grown);
+        if (grown == NULL)
+            return FAIL(s->e, ERR_NOMEM, "no memory for %zu scores", 2 * at);
+        s->scores = grown;
+    }
+    s->scores[at] = score;
+    return OK;
+}
+
+/* [["piece", -3.2], ...] */
+static enum err read_vocab_scores(struct json_source *s)
+{
+    struct member_reader r;
+    struct str name;
+    double score = 0;
+    bool more;
+    TRY(member_open(&r, s->members.vocab, '[', "model.vocab", &s->strings, s->e));
+    for (;;) {
+        TRY(member_next(&r, &more));
+        if (!more)
+            return OK;
+        TRY(member_char(&r, '['));
+        TRY(member_str(&r, &name));
+        TRY(member_char(&r, ','));
+        TRY(member_f64(&r, &score));
+        TRY(member_char(&r, ']'));
+        TRY(entry_add(s, name, (int64_t)s->n_entries));
+        TRY(score_add(s, score));
+    }
+}
+
+/* Scores for the tokens that were added behind the model's own. */
+static enum err extend_scores(struct json_source *s)
+{
+    double *grown = mem_resize(s->scores, MAX((size_t)s->b.n, (size_t)1) * sizeof *grown);
+    if (grown == NULL)
+        return FAIL(s->e, ERR_NOMEM, "no memory for %u scores", s->b.n);
+    for (size_t i = s->n_entries; i < s->b.n; i++)
+        grown[i] = 0;
+    s->scores = grown;
+    s->b.scores = grown;
+    return OK;
+}
+
+static enum err count_added(struct json_source *s)
+{
+    const json_t *added = NULL;
+    TRY(json_get_array(s->root, "added_tokens", &added, s->e));
     if (json_array_size(added) > TOK_ADDED_MAX)
         return FAIL(s->e, ERR_LIMIT, "%zu added tokens; the limit is %u", json_array_size(added), TOK_ADDED_MAX);
     for (size_t i = 0; i < json_array_size(added); i++) {
@@ -83,42 +156,21 @@ static enum err count_vocab(struct json_source *s, const json_t *vocab, const js
         TRY(added_token_read(json_array_get(added, i), &a, s->e));
         TRY(note_id(s, a.id, a.content));
     }
-    if (s->b.n == 0)
-        return FAIL(s->e, ERR_FORMAT, "model.vocab is empty");
-    return OK;
-}
-
-/* [["piece", -3.2], ...] */
-static enum err read_vocab_scores(struct json_source *s, const json_t *vocab)
-{
-    s->scores = mem_array(s->b.n, sizeof *s->scores);
-    if (s->scores == NULL)
-        return FAIL(s->e, ERR_NOMEM, "no memory for %u scores", s->b.n);
-    for (size_t i = 0; i < json_array_size(vocab); i++) {
-        const json_t *pair = json_array_get(vocab, i), *name = json_array_get(pair, 0),
-                     *score = json_array_get(pair, 1);
-        if (!json_is_string(name) || !json_is_number(score) || !isfinite(json_number_value(score)))
-            return FAIL(s->e, ERR_FORMAT, "model.vocab: entry %zu is not a piece and its score", i);
-        TRY(place(s, (uint32_t)i, (struct str){json_string_value(name), json_string_length(name)}));
-        s->scores[i] = json_number_value(score);
-    }
-    s->b.scores = s->scores;
-    return OK;
+    return s->b.n > 0 ? OK : FAIL(s->e, ERR_FORMAT, "model.vocab is empty");
 }
 
 static enum err read_vocab(struct json_source *s)
 {
-    const json_t *vocab = json_object_get(s->model, "vocab"), *added = NULL;
     const bool unigram = s->b.meta.model == TOK_UNIGRAM;
-    TRY(json_get_array(s->root, "added_tokens", &added, s->e));
-    if (unigram ? !json_is_array(vocab) : !json_is_object(vocab))
-        return FAIL(s->e, ERR_FORMAT, "model.vocab must be an %s", unigram ? "array" : "object");
-    TRY(count_vocab(s, vocab, added));
+    TRY(unigram ? read_vocab_scores(s) : read_vocab_object(s));
+    TRY(count_added(s));
     s->b.names = mem_array(s->b.n, sizeof *s->b.names);
     s->b.flags = mem_array(s->b.n, 1);
     if (s->b.names == NULL || s->b.flags == NULL)
         return FAIL(s->e, ERR_NOMEM, "no memory for %u tokens", s->b.n);
-    return unigram ? read_vocab_scores(s, vocab) : read_vocab_object(s, vocab);
+    for (size_t i = 0; i < s->n_entries; i++)
+        TRY(place(s, (uint32_t)s->entries[i].id, s->entries[i].name));
+    return unigram ? extend_scores(s) : OK;
 }
 
 static enum err place_added(struct json_source *s)
@@ -155,24 +207,35 @@ static enum err place_added(struct json_source *s)
 
 /* ---- merges ---- */
 
-static enum err split_merge(const json_t *j, size_t i, struct str *left, struct str *right, struct error *e)
+/* "left right" */
+static enum err split_merge(struct str s, size_t i, struct str *left, struct str *right, struct error *e)
 {
-    if (json_is_string(j)) {
-        const struct str s = {json_string_value(j), json_string_length(j)};
-        const char *space = memchr(s.p, ' ', s.n);
-        if (space != NULL && memchr(space + 1, ' ', s.n - (size_t)(space - s.p) - 1) == NULL) {
-            *left = (struct str){s.p, (size_t)(space - s.p)};
-            *right = (struct str){space + 1, s.n - left->n - 1};
-            return OK;
-        }
-    } else if (json_array_size(j) == 2 && json_is_string(json_array_get(j, 0)) &&
-               json_is_string(json_array_get(j, 1))) {
-        const json_t *l = json_array_get(j, 0), *r = json_array_get(j, 1);
-        *left = (struct str){json_string_value(l), json_string_length(l)};
-        *right = (struct str){json_string_value(r), json_string_length(r)};
-        return OK;
+    const char *space = memchr(s.p, ' ', s.n);
+    if (space == NULL || memchr(space + 1, ' ', s.n - (size_t)(space - s.p) - 1) != NULL)
+        return FAIL(e, ERR_FORMAT, "model.merges: entry %zu is not two tokens", i);
+    *left = (struct str){s.p, (size_t)(space - s.p)};
+    *right = (struct str){space + 1, s.n - left->n - 1};
+    return OK;
+}
+
+/* "left right" or ["left", "right"] */
+static enum err next_merge(struct member_reader *r, size_t i, struct str *left, struct str *right, struct error *e)
+{
+    if (member_at(r, '"')) {
+        struct str both = {NULL, 0};
+        TRY(member_str(r, &both));
+        return split_merge(both, i, left, right, e);
     }
-    return FAIL(e, ERR_FORMAT, "model.merges: entry %zu is not two tokens", i);
+    enum err err = member_char(r, '[');
+    if (err == OK)
+        err = member_str(r, left);
+    if (err == OK)
+        err = member_char(r, ',');
+    if (err == OK)
+        err = member_str(r, right);
+    if (err == OK)
+        err = member_char(r, ']');
+    return err == OK ? OK : error_prefix(e, "entry %zu", i);
 }
 
 static enum err read_merge(struct json_source *s, size_t i, struct str left, struct str right, struct str prefix)
@@ -198,22 +261,31 @@ static enum err read_merge(struct json_source *s, size_t i, struct str left, str
 
 static enum err read_merges(struct json_source *s)
 {
-    const json_t *list = NULL;
+    struct member_reader r;
     struct str prefix = {"", 0};
-    TRY(json_get_array(s->model, "merges", &list, s->e));
+    size_t cap = 0;
+    bool more;
     TRY(json_get_str(s->model, "continuing_subword_prefix", &prefix, s->e));
-    const size_t n = json_array_size(list);
-    if (n > TOK_MERGES_MAX)
-        return FAIL(s->e, ERR_LIMIT, "model.merges has %zu entries; the limit is %u", n, TOK_MERGES_MAX);
-    s->b.merges = mem_array(n + 1, sizeof *s->b.merges);
-    if (s->b.merges == NULL)
-        return FAIL(s->e, ERR_NOMEM, "no memory for %zu merges", n);
-    for (size_t i = 0; i < n; i++) {
+    if (s->members.merges.p == NULL)
+        return FAIL(s->e, ERR_FORMAT, "model.merges must be an array");
+    TRY(member_open(&r, s->members.merges, '[', "model.merges", &s->strings, s->e));
+    for (size_t i = 0;; i++) {
         struct str left = {NULL, 0}, right = {NULL, 0};
-        TRY(split_merge(json_array_get(list, i), i, &left, &right, s->e));
+        TRY(member_next(&r, &more));
+        if (!more)
+            return OK;
+        if (i == TOK_MERGES_MAX)
+            return FAIL(s->e, ERR_LIMIT, "model.merges has more than %u entries", TOK_MERGES_MAX);
+        if (s->b.n_merges == cap) {
+            cap = MAX(cap * 2, (size_t)1024);
+            struct tok_merge *grown = mem_resize(s->b.merges, cap * sizeof *grown);
+            if (grown == NULL)
+                return FAIL(s->e, ERR_NOMEM, "no memory for %zu merges", cap);
+            s->b.merges = grown;
+        }
+        TRY(next_merge(&r, i, &left, &right, s->e));
         TRY(read_merge(s, i, left, right, prefix));
     }
-    return OK;
 }
 
 /* ---- the model's options ---- */
@@ -381,7 +453,7 @@ static enum err make_spec(struct json_source *s)
     static const char *const options[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     s->b.spec = json_object();
     json_t *model = json_object();
-    int bad = s->b.spec == NULL || model == NULL || json_object_set_new(s->b.spec, "model", model) != 0;
+    int bad = json_object_set_new(s->b.spec, "model", model) != 0; /* takes the model, whatever happens */
     for (size_t i = 0; i < COUNT_OF(parts) && !bad; i++) {
         json_t *v = json_object_get(s->root, parts[i]);
         bad = v != NULL && json_object_set(s->b.spec, parts[i], v) != 0;
@@ -418,7 +490,10 @@ enum err tok_from_json(struct str json, struct str config, struct tok **out, str
     json_t *root = NULL;
     memset(s.b.meta.byte_ids, 0xFF, sizeof s.b.meta.byte_ids);
     s.b.meta.unk = TOK_NONE;
-    enum err err = json_parse(json, &root, e);
+    arena_init(&s.strings, JSON_BYTES_MAX);
+    enum err err = members_find(json, &s.members, e);
+    if (err == OK)
+        err = json_parse(buf_str(&s.members.rest), &root, e);
     s.root = root;
     if (err == OK)
         err = read_all(&s, config);
@@ -427,6 +502,9 @@ enum err tok_from_json(struct str json, struct str config, struct tok **out, str
     json_decref(s.b.spec);
     json_decref(root);
     name_table_fini(&s.names);
+    members_fini(&s.members);
+    arena_fini(&s.strings);
+    mem_free(s.entries);
     mem_free(s.b.names);
     mem_free(s.b.flags);
     mem_free(s.b.merges);

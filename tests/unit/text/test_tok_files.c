@@ -25,7 +25,7 @@ static const struct {
     {"{}", ERR_FORMAT, "no field 'model'"},
     {"{\"model\":{\"type\":\"Magic\",\"vocab\":{}}}", ERR_UNSUPPORTED, "'Magic'"},
     {MODEL("\"vocab\":{},\"merges\":[]"), ERR_FORMAT, "empty"},
-    {MODEL("\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]"), ERR_FORMAT, "duplicate"},
+    {MODEL("\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]"), ERR_FORMAT, "same name 'a'"},
     {MODEL("\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]"), ERR_FORMAT, "same id 0"},
     {MODEL("\"vocab\":{\"a\":0,\"b\":2},\"merges\":[]"), ERR_FORMAT, "no token has id 1"},
     {MODEL("\"vocab\":{\"a\":0,\"b\":\"x\"},\"merges\":[]"), ERR_FORMAT, "'b'"},
@@ -37,7 +37,19 @@ static const struct {
     {MODEL("\"vocab\":{\"a\":0},\"merges\":[\"a\"]"), ERR_FORMAT, "entry 0"},
     {MODEL("\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]"), ERR_FORMAT, "entry 0"},
     {MODEL("\"vocab\":{\"a\":0},\"merges\":[3]"), ERR_FORMAT, "entry 0"},
-    {MODEL("\"vocab\":{\"a\":0},\"merges\":{}"), ERR_INVALID, "merges"},
+    {MODEL("\"vocab\":{\"a\":0},\"merges\":{}"), ERR_FORMAT, "merges"},
+    {MODEL("\"vocab\":{\"a\":0,},\"merges\":[]"), ERR_FORMAT, "model.vocab"},
+    {MODEL("\"vocab\":{\"a\" 0},\"merges\":[]"), ERR_FORMAT, "model.vocab"},
+    {MODEL("\"vocab\":{\"a\":0 \"b\":1},\"merges\":[]"), ERR_FORMAT, "model.vocab"},
+    {MODEL("\"vocab\":{\"a\":0.5},\"merges\":[]"), ERR_FORMAT, "whole number"},
+    {MODEL("\"vocab\":{\"a\\x\":0},\"merges\":[]"), ERR_FORMAT, "escape"},
+    {MODEL("\"vocab\":{\"\\ud800\":0},\"merges\":[]"), ERR_FORMAT, "escape"},
+    {MODEL("\"vocab\":{\"\xFF\":0},\"merges\":[]"), ERR_FORMAT, "UTF-8"},
+    {MODEL("\"vocab\":{\"a\nb\":0},\"merges\":[]"), ERR_FORMAT, "control character"},
+    {MODEL("\"vocab\":{\"a\":0},\"vocab\":{\"b\":0},\"merges\":[]"), ERR_FORMAT, "duplicate"},
+    {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"a\"]]}}", ERR_FORMAT, "model.vocab"},
+    {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"a\",-]]}}", ERR_FORMAT, "number"},
+    {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"a\",1e999]]}}", ERR_FORMAT, "number"},
     {MODEL("\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1"), ERR_UNSUPPORTED, "dropout"},
     {MODEL("\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"u\""), ERR_FORMAT, "'u'"},
     {MODEL("\"vocab\":{\"a\":0},\"merges\":[],\"byte_fallback\":3"), ERR_INVALID, "byte_fallback"},
@@ -83,6 +95,20 @@ static void holes_between_added_tokens_are_allowed(void **unused)
     assert_int_equal(tok_count(t), 7);
     assert_true(tok_vocab(t)->flags[4] & VOCAB_HOLE);
     assert_int_equal(vocab_bytes(tok_vocab(t), 4).n, 0);
+    tok_free(t);
+}
+
+static void names_may_be_written_with_escapes(void **unused)
+{
+    (void)unused;
+    struct tok *t;
+    struct error e = {0};
+    assert_ok(
+        e, tok_from_json(
+               str_of(MODEL("\"vocab\" : { \"\\u0041\" : 0 , \"\\\"\\\\\\n\\ud83d\\ude00\":1} ,\"merges\" : [ ]")),
+               nothing, &t, &e));
+    assert_true(str_is(tok_name(t, 0), "A"));
+    assert_true(str_is(tok_name(t, 1), "\"\\\n\xF0\x9F\x98\x80"));
     tok_free(t);
 }
 
@@ -358,6 +384,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_tokenizer_json_is_an_error_that_names_the_place),
         cmocka_unit_test(holes_between_added_tokens_are_allowed),
+        cmocka_unit_test(names_may_be_written_with_escapes),
         cmocka_unit_test(tokenizer_json_cut_anywhere_is_an_error),
         cmocka_unit_test(sentencepiece_files_are_read),
         cmocka_unit_test(sentencepiece_files_cut_or_changed_anywhere_never_crash),
