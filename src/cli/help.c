@@ -11,7 +11,10 @@
 static const char *const group_names[] = {
     [GROUP_GENERAL] = "General options",
     [GROUP_MODEL] = "Model options",
+    [GROUP_MACHINE] = "Machine options",
     [GROUP_MEMORY] = "Memory options",
+    [GROUP_CHAT] = "Conversation options",
+    [GROUP_SAMPLING] = "Sampling options",
     [GROUP_OUTPUT] = "Output options",
     [GROUP_TEXT] = "Text options",
     [GROUP_LOGGING] = "Logging options",
@@ -79,7 +82,7 @@ void help_value_name(const struct option_row *row, char *text, size_t cap)
     text[0] = '\0';
     if (row->type == OPTION_BOOL)
         return;
-    if (row->type != OPTION_ENUM) {
+    if (row->type != OPTION_ENUM || row->value != NULL) {
         snprintf(text, cap, "%s", row->value);
         return;
     }

@@ -8,4 +8,8 @@
  * 0 when the system does not say. */
 uint64_t machine_memory_bytes(void);
 
+/* Of those, what is free now or can be freed at once (the page cache counts as free). 0 when the system does not say.
+ */
+uint64_t machine_memory_free_bytes(void);
+
 #endif

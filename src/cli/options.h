@@ -16,6 +16,7 @@
 #include "base/limits.h"
 
 #define OPTION_ALIASES_MAX 3
+#define OPTION_UNSET       UINT64_MAX /* a whole number that nobody set, where 0 means something */
 
 enum option_type {
     OPTION_BOOL, /* field: bool.        --name, --no-name, --name=true|false */
@@ -30,7 +31,10 @@ enum option_type {
 enum option_group { /* headings of --help, in this order */
     GROUP_GENERAL,
     GROUP_MODEL,
+    GROUP_MACHINE,
     GROUP_MEMORY,
+    GROUP_CHAT,
+    GROUP_SAMPLING,
     GROUP_OUTPUT,
     GROUP_TEXT,
     GROUP_LOGGING,
@@ -48,16 +52,17 @@ struct option_row {
     const char *aliases[OPTION_ALIASES_MAX]; /* other spellings that mean the same, e.g. vLLM's */
     enum option_type type;
     enum option_group group;
-    size_t field;               /* offsetof(struct options, ...) */
-    const char *fallback;       /* the default, spelled as on the command line; NULL: false, 0, unset, first choice */
-    uint64_t min, max;          /* OPTION_U64 and OPTION_SIZE; max 0 means no maximum */
-    double f64_min, f64_max;    /* OPTION_F64 */
+    size_t field;            /* offsetof(struct options, ...) */
+    const char *fallback;    /* the default, spelled as on the command line; NULL: false, 0, NAN, unset, first choice */
+    uint64_t min, max;       /* OPTION_U64 and OPTION_SIZE; max 0 means no maximum */
+    double f64_min, f64_max; /* OPTION_F64 */
     const char *const *choices; /* OPTION_ENUM: NULL-terminated words */
     const char *verbs;          /* the verbs that take it, separated by blanks; NULL: every verb */
-    const char *value;          /* what the value is called in help: "N", "FILE"; NULL for bools and enums */
+    const char *value;          /* what the value is called in help: "N", "FILE"; NULL for bools and short enums */
     const char *help;           /* one or two sentences with a full stop */
     char letter;                /* -x, or 0 */
     bool cli_only;              /* makes no sense in a config file */
+    bool knows_unset;           /* OPTION_U64 without a fallback: OPTION_UNSET and not 0 until somebody sets it */
 };
 
 struct option_table {
@@ -65,6 +70,8 @@ struct option_table {
     size_t n;
 };
 
+enum load_format { LOAD_AUTO, LOAD_DUMMY, LOAD_FORMAT_COUNT };
+enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_COUNT };
 enum kv_dtype_choice { KV_AUTO, KV_F32, KV_F16, KV_BF16, KV_Q8_0, KV_Q4_0, KV_DTYPE_COUNT };
 
 /* The resolved options: one field per row of options_table.c. Fields of options that the running verb does not take
@@ -76,11 +83,16 @@ struct options {
     const char *config;
     int log_level, log_format; /* enum log_level, enum log_format of base/log.h */
     const char *fault;
+    const char *cpu_variant; /* NULL = the fastest that runs here */
     /* help */
     bool man;
     /* model */
     const char *cache_dir; /* NULL = as hub/hub.h says */
     bool offline;
+    int load_format;  /* enum load_format */
+    int weight_dtype; /* 0 = auto, else an index into option_weight_dtypes */
+    int device;       /* enum device_choice */
+    uint64_t threads; /* 0 = one per core */
     /* output */
     bool json;
     bool tensors;
@@ -88,13 +100,28 @@ struct options {
     uint64_t max_model_len, max_num_seqs; /* tokens, 0 = what the model was made for; sequences */
     int kv_cache_dtype;                   /* enum kv_dtype_choice */
     uint64_t memory_bytes;                /* 0 = what this machine has */
+    /* chat */
+    const char *prompt, *system; /* NULL = not given */
+    bool raw;
+    uint64_t max_tokens; /* of an answer; 0 = as many as the context allows */
+    bool ignore_eos;
+    struct option_list stops;
+    uint64_t logprobs; /* alternatives to show; OPTION_UNSET = no log-probabilities */
+    /* sampling; NAN or OPTION_UNSET = what the model suggests */
+    double temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
+    uint64_t top_k, seed;
     /* tokenize */
     bool ids, decode, special, user;
     const char *chat; /* NULL = no conversation */
+    /* score */
+    uint64_t stride; /* tokens; 0 = half the context */
     /* what is not an option, without the verb */
     const char *args[CLI_ARGS_MAX];
     size_t n_args;
 };
+
+/* The words of --dtype; the first is "auto", the others are names of enum dtype in lower case. NULL-terminated. */
+extern const char *const option_weight_dtypes[];
 
 /* The table of the program. */
 struct option_table options_table(void);

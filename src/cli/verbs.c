@@ -6,6 +6,39 @@
     "hf:owner/repo[:file]; left out, it is the default model."
 
 static const struct verb verbs[] = {
+    {.name = "run",
+        .arguments = "[MODEL]",
+        .args_max = 1,
+        .summary = "talk to a model in the terminal, or get one answer",
+        .about =
+            "On a terminal, a conversation: type a message, read the answer as it comes; Ctrl-C stops an answer, "
+            "Ctrl-D leaves, /help lists the commands. With -p, or with text on standard input, one answer on standard "
+            "output and nothing else there; what was loaded and how fast it went is said on standard error.\n\n"
+            "A model that is not on this machine is fetched, unless --offline is given. When the default model cannot "
+            "be had, the tiny one that comes with quern answers instead; 'quern run tiny' always takes that one.\n\n"
+            "Sampling follows the options, else what the model's files suggest, else temperature 0.7 and top-p "
+            "0.9.\n\n" MODEL_WORDS,
+        .check = verb_run_check,
+        .run = verb_run},
+    {.name = "score",
+        .arguments = "[MODEL]",
+        .args_max = 1,
+        .summary = "log-probabilities and perplexity of a text",
+        .about =
+            "Reads text from standard input and prints the log-probability of each token and the perplexity of the "
+            "whole. A text longer than the context is scored in windows that overlap by the context less --stride. "
+            "With --json, one JSON object per token and one for the whole.\n\n" MODEL_WORDS,
+        .run = verb_score},
+    {.name = "plan",
+        .arguments = "[MODEL]",
+        .args_max = 1,
+        .summary = "predict memory, concurrency and speed on this machine",
+        .about =
+            "Says, before anything is loaded, how much memory a model takes here, how many sequences of "
+            "--max-model-len tokens fit beside it, and how fast it will be; and what to change when it does not fit. "
+            "For the speed it measures this machine for less than half a second. Fetches nothing; with "
+            "--load-format dummy it plans for a built-in shape without any file.\n\n" MODEL_WORDS,
+        .run = verb_plan},
     {.name = "inspect",
         .arguments = "[MODEL]",
         .args_max = 1,
@@ -49,8 +82,9 @@ static const struct verb verbs[] = {
         .summary = "text to token ids, and back",
         .about =
             "Reads text from standard input and prints the ids of its tokens on one line, as the model's own tokenizer "
-            "makes them; special tokens in the text are recognised unless --user is given. With --decode, reads ids and "
-            "prints their text. MODEL may also be a tokenizer.json or a SentencePiece tokenizer.model alone.\n\n" MODEL_WORDS,
+            "makes them; special tokens in the text are recognised unless --user is given. With --decode, reads ids "
+            "and prints their text. MODEL may also be a tokenizer.json or a SentencePiece tokenizer.model "
+            "alone.\n\n" MODEL_WORDS,
         .check = verb_tokenize_check,
         .run = verb_tokenize},
     {.name = "help",
