@@ -32,10 +32,10 @@ def shrink(text, differs):
     return text
 
 
-def compare_encode(oracle, texts, keep=5):
+def compare_encode(oracle, texts, keep=5, modes=None):
     """Number of texts whose ids differ in any mode, and the first few, cut down."""
     bad, shown = set(), []
-    for trusted, add_special in oracle.modes:
+    for trusted, add_special in modes or oracle.modes:
         ours = oracle.quern.encode(texts, trusted, add_special)
         theirs = oracle.encode(texts, trusted, add_special)
 

@@ -58,7 +58,7 @@ class Oracle:
 class HfOracle(Oracle):
     def __init__(self, spec, quern=None, exact=False):
         text = spec if isinstance(spec, str) else json.dumps(spec, ensure_ascii=False)
-        self.spec = json.loads(text)
+        self.spec = json.loads(text) if isinstance(spec, str) else spec
         self.hf = Tokenizer.from_str(text)
         self.hf.no_padding()
         self.hf.no_truncation()
@@ -706,7 +706,6 @@ REAL = {  # name: maker. Every one of these is compared on at least 20,000 strin
     "tekken (json)": tekken,
     "deepseek v3 (json)": deepseek,
     "nfkc byte-level (json)": anthropic,
-    "mistral v1 (spm)": lambda: mistral_spm("v1"),
     "mistral v3 (spm)": lambda: mistral_spm("v3"),
     "mistral v7 (spm)": lambda: mistral_spm("v7"),
     "llama2 style (gguf)": spm_gguf,
