@@ -244,6 +244,8 @@ static enum err find_named(const struct hub *h, struct finding *f, const char *n
     const enum err err = manifest_read(dir, &m, &f->a, NULL);
     if (err == ERR_NOMEM)
         return FAIL(e, err, "no memory for a manifest");
+    if (err == ERR_DENIED) /* it may well be there: to say that it is not would send the user looking elsewhere */
+        return FAIL(e, err, "no permission to read %s", dir);
     if (err != OK || !manifest_is_whole(dir, &m))
         return OK;
     f->is_found = true;

@@ -321,13 +321,32 @@ static enum err check_hashes(struct download *d, struct error *e)
     return OK;
 }
 
+/* A file of a bare URL has no hash to hold it against. Web servers answer 200 with a page that asks for a login or says
+ * that the file is gone; such a page must not become a model. */
+static enum err check_magic(struct download *d, struct error *e)
+{
+    static const char magic[4] = {'G', 'G', 'U', 'F'};
+    char head[16], shown[80];
+    const ssize_t n = hub_sys_fails(EIO) ? -1 : pread(d->fd, head, sizeof head, 0);
+    if (n < 0)
+        return fail_errno(e, "cannot read", d->part);
+    if ((size_t)n >= sizeof magic && memcmp(head, magic, sizeof magic) == 0)
+        return OK;
+    return FAIL(e, ERR_FORMAT, "%s: the server sent no GGUF file: it starts with '%s'", d->file->name,
+        str_show((struct str){head, (size_t)n}, shown, sizeof shown));
+}
+
 /* Fetch and check; a mismatch of a resumed part is blamed on the part and tried once more from nothing. */
 static enum err fetch_checked(struct download *d, struct error *e)
 {
+    const bool is_described = d->file->sha256[0] != '\0' || d->file->git_sha1[0] != '\0';
     for (bool is_second = false;; is_second = true) {
         TRY(transfer(d, e));
         struct error mismatch = {0};
-        if (check_hashes(d, &mismatch) == OK)
+        enum err err = check_hashes(d, &mismatch);
+        if (err == OK && !is_described && str_has_suffix(str_of(d->file->name), STR(".gguf")))
+            err = check_magic(d, &mismatch);
+        if (err == OK)
             return OK;
         const bool again = d->was_resumed && !is_second;
         TRY(part_cut(d, e)); /* wrong bytes must not be resumed */

@@ -27,8 +27,8 @@ enum err disk_check(const char *dir, uint64_t bytes, struct error *e)
     if (free_bytes >= HUB_DISK_MARGIN_BYTES && free_bytes - HUB_DISK_MARGIN_BYTES >= bytes)
         return OK;
     char need[32], have[32];
-    return FAIL(e, ERR_IO, "%s has %s free; %s more and a margin of %llu MB are needed", dir,
-        progress_bytes(free_bytes, have, sizeof have), progress_bytes(bytes, need, sizeof need),
+    return FAIL(e, ERR_IO, "%s has %s free; %s and a margin of %llu MB are needed", dir,
+        progress_bytes(free_bytes, have, sizeof have), bytes > 0 ? progress_bytes(bytes, need, sizeof need) : "a model",
         (unsigned long long)(HUB_DISK_MARGIN_BYTES / 1000000));
 }
 

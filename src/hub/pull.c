@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define DEFAULT_FILE    "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -265,13 +266,28 @@ enum err hub_resolve(struct hub *h, const char *model, char *path, struct error 
 
 /* --- fetching --- */
 
+/* Bytes of a file that are still to come, by what an earlier try left; 0 when its size is not known. */
+static uint64_t bytes_to_come(const char *staging, const struct hub_file *f)
+{
+    char path[PATH_BYTES_MAX], leaf[PATH_BYTES_MAX];
+    struct stat st;
+    if (f->bytes == SIZE_UNKNOWN)
+        return 0;
+    const char *const leaves[] = {f->name, leaf};
+    snprintf(leaf, sizeof leaf, "%.4000s.part", f->name);
+    for (size_t i = 0; i < COUNT_OF(leaves); i++)
+        if (path_join(path, staging, leaves[i], NULL) == OK && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+            return f->bytes - MIN(f->bytes, (uint64_t)st.st_size);
+    return f->bytes;
+}
+
 /* Stage every file of the manifest and put the entry in place. urls[i] belongs to files[i]. */
 static enum err fetch_entry(
     struct hub *h, struct entry *t, struct manifest *m, const char *const *urls, char *path, struct error *e)
 {
     uint64_t total = 0;
     for (size_t i = 0; i < m->n_file; i++)
-        total += m->files[i].bytes != SIZE_UNKNOWN ? m->files[i].bytes : 0;
+        total += bytes_to_come(t->staging, &m->files[i]);
     TRY(disk_check(t->staging, total, e));
     for (size_t i = 0; i < m->n_file; i++)
         TRY(download_file(h, urls[i], t->staging, &m->files[i], e));

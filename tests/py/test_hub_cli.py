@@ -16,7 +16,7 @@ from hub_server import Body, Server
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUERN = os.environ.get("QUERN_BIN", str(ROOT / "build/release/quern"))
-DATA = random.Random(3).randbytes(200_000)
+DATA = b"GGUF" + random.Random(3).randbytes(199_996)
 
 
 @pytest.fixture

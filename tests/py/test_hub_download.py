@@ -19,7 +19,7 @@ import pytest
 from hub_driver import LIB, Hub
 from hub_server import Body, Server
 
-DATA = random.Random(1).randbytes(300_000)
+DATA = b"GGUF" + random.Random(1).randbytes(299_996)
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -105,7 +105,7 @@ def test_a_server_that_ignores_ranges_is_read_from_the_start(hub, server):
 
 
 def test_a_file_that_changes_between_tries_is_not_mixed(hub, server):
-    new = DATA[::-1] + b"more"
+    new = b"GGUF" + DATA[::-1] + b"more"
 
     def route(handler):
         first = len(server.asked("/m/model.gguf")) == 1
@@ -116,7 +116,7 @@ def test_a_file_that_changes_between_tries_is_not_mixed(hub, server):
 
 
 def test_a_range_of_another_size_is_not_appended(hub, server):
-    new = DATA[::-1] + b"more"
+    new = b"GGUF" + DATA[::-1] + b"more"
 
     def route(handler):
         first = len(server.asked("/m/model.gguf")) == 1
@@ -442,6 +442,31 @@ def test_what_cannot_fit_is_not_begun(hub, server):
     answer = hub.pull("hf:o/r")
     assert answer.code == "IO" and "free" in answer.text
     assert len(server.requests) == 1
+
+
+def test_what_is_there_already_needs_no_room(hub, server):
+    stat = os.statvfs(hub.cache.parent)
+    size = stat.f_bavail * stat.f_frsize + 2**30
+    files = server.repository("o/r", {"config.json": b"{}"})
+    server.listing("o/r", files + [{"rfilename": "model.safetensors", "size": size}])
+    assert hub.pull("hf:o/r").code == "IO"
+    part = hub.cache / "partial/o--r/model.safetensors.part"
+    part.parent.mkdir(exist_ok=True)
+    with part.open("wb") as f:
+        try:
+            f.truncate(size - 1000)
+        except OSError:
+            pytest.skip(f"no file of {size} bytes on this file system")
+    assert hub.pull("hf:o/r").code == "NOT_FOUND"  # room enough; the server has only the listing
+
+
+@pytest.mark.parametrize("page", [b"<html>log in</html>", b"GG", b"gguf" + DATA])
+def test_a_page_instead_of_a_model_is_not_kept(hub, server, page):
+    answer = hub.pull(serve(server, Body(page)))
+    assert answer.code == "FORMAT" and "no GGUF file" in answer.text
+    assert_nothing_visible(hub)
+    serve(server, Body(DATA, etag="two"))
+    assert hub.pull(server.url + "/m/model.gguf").path.read_bytes() == DATA
 
 
 def test_a_full_disk_is_said_and_keeps_what_is_there(hub, server):
