@@ -19,8 +19,8 @@
 #include <string.h>
 
 #define SMALL       48
-#define BLOCK_BYTES (64 * 1024)
-#define BLOCK_TRIES 16 /* then the text is one that defeats blocks */
+#define BLOCK_BYTES (8 * 1024) /* small enough that its arrays stay in the second cache */
+#define BLOCK_TRIES 16         /* then the text is one that defeats blocks */
 #define NO_RANK     UINT32_MAX
 
 /* ---- the table of merges ---- */
@@ -329,7 +329,7 @@ static void encode_bytes_in_blocks(const struct tok *t, struct tok_ctx *c, struc
         at += take;
         /* the last tokens of a block were cut by its end: leave them to the next */
         size_t drop = 0;
-        while (c->n_ids > start + 1 && drop < BLOCK_BYTES / 64) {
+        while (c->n_ids > start + 1 && drop < BLOCK_BYTES / 16) {
             const size_t bytes = tok_key_at(t, c->ids[c->n_ids - 1]).n;
             drop += bytes;
             at -= bytes;
