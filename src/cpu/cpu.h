@@ -36,4 +36,8 @@ const struct ops *cpu_ops_by_name(const char *name);
  * is held to everything by being a row. */
 const struct ops *cpu_ops_at(uint32_t i);
 
+/* Do `rounds` rounds of nothing but the arithmetic that this row's products are made of, on the calling thread: 8-bit
+ * integer or f32. How many operations that was, for whoever looks at the clock; 0 for a row without such a limit. */
+uint64_t cpu_peak(const struct ops *ops, bool integers, uint64_t rounds);
+
 #endif

@@ -2,6 +2,7 @@
  * x86_attend.h. */
 #if defined(__x86_64__)
 #include "cpu/x86_attend.h"
+#include "cpu/x86_peak.h"
 #include "cpu/x86_product.h"
 #include "cpu/x86_rows.h"
 
@@ -19,5 +20,6 @@ const struct kernels kernels_avx2 = {
     .rope = rope_x86,
     .to_kv = to_kv_x86,
     .add_row = add_row_x86,
+    .peak = peak_x86,
 };
 #endif

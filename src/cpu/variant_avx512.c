@@ -3,6 +3,7 @@
 #if defined(__x86_64__)
 #define QUERN_AVX512
 #include "cpu/x86_attend.h"
+#include "cpu/x86_peak.h"
 #include "cpu/x86_product.h"
 #include "cpu/x86_rows.h"
 
@@ -20,5 +21,6 @@ const struct kernels kernels_avx512 = {
     .rope = rope_x86,
     .to_kv = to_kv_x86,
     .add_row = add_row_x86,
+    .peak = peak_x86,
 };
 #endif

@@ -82,3 +82,11 @@ const struct ops *cpu_ops_at(uint32_t i)
 {
     return i < COUNT_OF(variants) ? &variants[i].ops : NULL;
 }
+
+uint64_t cpu_peak(const struct ops *ops, bool integers, uint64_t rounds)
+{
+    for (size_t i = 0; i < COUNT_OF(variants); i++)
+        if (&variants[i].ops == ops && variants[i].kernels->peak != NULL)
+            return variants[i].kernels->peak(integers, rounds);
+    return 0;
+}

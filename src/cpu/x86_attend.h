@@ -56,13 +56,11 @@ INLINE struct vf load_kv(enum dtype dtype, const unsigned char *row, uint32_t at
 INLINE void turn_16(const struct vf *in, float *out)
 {
     __m512 a[16], b[16];
-    UNROLL for (int i = 0; i < 8; i++)
-    {
+    EACH (i, 8) {
         a[2 * i] = _mm512_unpacklo_ps(in[2 * i].v, in[2 * i + 1].v);
         a[2 * i + 1] = _mm512_unpackhi_ps(in[2 * i].v, in[2 * i + 1].v);
     }
-    UNROLL for (int i = 0; i < 4; i++)
-    {
+    EACH (i, 4) {
         const __m512d p = _mm512_castps_pd(a[4 * i]), q = _mm512_castps_pd(a[4 * i + 1]);
         const __m512d r = _mm512_castps_pd(a[4 * i + 2]), s = _mm512_castps_pd(a[4 * i + 3]);
         b[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(p, r));
@@ -70,8 +68,7 @@ INLINE void turn_16(const struct vf *in, float *out)
         b[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(q, s));
         b[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(q, s));
     }
-    UNROLL for (int j = 0; j < 4; j++)
-    { /* b[4i + j]: column j of each 128-bit quarter of rows 4i .. 4i+3 */
+    EACH (j, 4) { /* b[4i + j]: column j of each 128-bit quarter of rows 4i .. 4i+3 */
         const __m512 lo0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0x88), hi0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0xdd);
         const __m512 lo1 = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0x88);
         const __m512 hi1 = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0xdd);
@@ -85,31 +82,26 @@ INLINE void turn_16(const struct vf *in, float *out)
 INLINE void turn_8(const __m256 *in, float *out)
 {
     __m256 a[8], b[8];
-    UNROLL for (int i = 0; i < 4; i++)
-    {
+    EACH (i, 4) {
         a[2 * i] = _mm256_unpacklo_ps(in[2 * i], in[2 * i + 1]);
         a[2 * i + 1] = _mm256_unpackhi_ps(in[2 * i], in[2 * i + 1]);
     }
-    UNROLL for (int i = 0; i < 2; i++)
-    {
+    EACH (i, 2) {
         b[4 * i] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
         b[4 * i + 1] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0xee);
         b[4 * i + 2] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
         b[4 * i + 3] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xee);
     }
-    UNROLL for (int j = 0; j < 4; j++)
-    {
+    EACH (j, 4) {
         _mm256_storeu_ps(out + (size_t)j * ATTN_TILE, _mm256_permute2f128_ps(b[j], b[4 + j], 0x20));
         _mm256_storeu_ps(out + (size_t)(4 + j) * ATTN_TILE, _mm256_permute2f128_ps(b[j], b[4 + j], 0x31));
     }
 }
 INLINE void turn_16(const struct vf *in, float *out)
 {
-    UNROLL for (int half = 0; half < 2; half++)
-    {
+    EACH (half, 2) {
         __m256 lo[8], hi[8];
-        UNROLL for (int i = 0; i < 8; i++)
-        {
+        EACH (i, 8) {
             lo[i] = in[8 * half + i].lo;
             hi[i] = in[8 * half + i].hi;
         }
@@ -150,7 +142,8 @@ INLINE void load_tile(enum dtype dtype, struct worker *w, const struct attend_ti
         }
         for (uint32_t d = 0; d < n; d += VF) {
             struct vf x[VF];
-            UNROLL for (int i = 0; i < VF; i++) x[i] = load_kv(dtype, rows[i] + layer->k_at, d, n);
+            EACH (i, VF)
+                x[i] = load_kv(dtype, rows[i] + layer->k_at, d, n);
             turn_16(x, w->k + (size_t)d * ATTN_TILE + (p0 - lo));
         }
         for (uint32_t i = 0; i < VF; i++)
@@ -186,19 +179,23 @@ INLINE void small_tile(int rows, int vecs, const float *const *a, const float *b
     uint32_t to, const float *shrink, float *c, size_t c_step)
 {
     struct vf acc[SMALL_ROWS][SMALL_VECS];
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vecs; v++) acc[r][v] =
-        shrink != NULL ? vf_mul(vf_load(c + (size_t)r * c_step + v * VF), vf_set(shrink[r])) : vf_set(0.0f);
+    EACH (r, rows)
+        EACH (v, vecs)
+            acc[r][v] =
+                shrink != NULL ? vf_mul(vf_load(c + (size_t)r * c_step + v * VF), vf_set(shrink[r])) : vf_set(0.0f);
     for (uint32_t k = from; k < to; k++) {
         struct vf x[SMALL_VECS];
-        UNROLL for (int v = 0; v < vecs; v++) x[v] = vf_load(b + k * b_step + v * VF);
-        UNROLL for (int r = 0; r < rows; r++)
-        {
+        EACH (v, vecs)
+            x[v] = vf_load(b + k * b_step + v * VF);
+        EACH (r, rows) {
             const struct vf y = vf_set(a[r][k]);
-            UNROLL for (int v = 0; v < vecs; v++) acc[r][v] = vf_fma(y, x[v], acc[r][v]);
+            EACH (v, vecs)
+                acc[r][v] = vf_fma(y, x[v], acc[r][v]);
         }
     }
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vecs; v++)
-        vf_store(c + (size_t)r * c_step + v * VF, acc[r][v]);
+    EACH (r, rows)
+        EACH (v, vecs)
+            vf_store(c + (size_t)r * c_step + v * VF, acc[r][v]);
 }
 
 INLINE void small_rows(int vecs, uint32_t rows, const float *const *a, const float *b, size_t b_step, uint32_t from,
@@ -238,8 +235,7 @@ static void weigh(struct worker *w, const struct attend_args *a, uint32_t i, uin
 {
     float *s = w->score + (size_t)i * ATTN_TILE;
     struct vf x[ATTN_TILE / VF], top = vf_set(w->max[i]);
-    UNROLL for (int v = 0; v < ATTN_TILE / VF; v++)
-    {
+    EACH (v, ATTN_TILE / VF) {
         x[v] = vf_mul(vf_load(s + v * VF), vf_set(a->scale));
         if (a->cap > 0.0f)
             x[v] = soft_cap(x[v], a->cap);
@@ -248,8 +244,7 @@ static void weigh(struct worker *w, const struct attend_args *a, uint32_t i, uin
     }
     const float most = vf_top(top), shrink = vf_top(vf_exp(vf_set(w->max[i] - most)));
     struct vf sum = vf_mul(vf_load(w->sum + (size_t)i * VF), vf_set(shrink));
-    UNROLL for (int v = 0; v < ATTN_TILE / VF; v++)
-    {
+    EACH (v, ATTN_TILE / VF) {
         const struct vf e = vf_exp(vf_sub(x[v], vf_set(most)));
         const struct vf p = vf_if_lane((int)from - v * VF, (int)to - v * VF, e, vf_set(0.0f));
         vf_store(s + v * VF, p);

@@ -23,23 +23,42 @@
 #include "cpu/pack.h"
 #include "cpu/x86_simd.h"
 
+/* Panels and rows that are multiplied at once. With AVX-512 two panels side by side: a vector load costs more than a
+ * dot product there, so what is loaded must serve twice. */
+#ifdef QUERN_AVX512
+#define SIDE_MAX   2
+#define INT_TILE   6
+#define FLOAT_TILE 12
+#else
+#define SIDE_MAX   1
+#define INT_TILE   4
+#define FLOAT_TILE 6
+#endif
+
 #define K_BLOCK      256
 #define BLOCK_GROUPS (K_BLOCK / ACT_GROUP)
 #define BLOCK_SUBS   (K_BLOCK / SUB_GROUP)
-#define PANELS_MAX   4   /* whose totals are kept at once */
+#define PANELS_MAX   4 /* whose totals are kept at once */
+#define PIECE_BYTES  (BLOCK_GROUPS * GROUP_STEPS * STEP_BYTES)
+#define PIECE_SCALES (BLOCK_SUBS * PANEL_COLS)
+#define PIECE_FLOATS (K_BLOCK * PANEL_COLS)
 #define ROWS_MAX     132 /* rows whose 256 activations stay in the second-level cache; a multiple of every row tile */
 
+#define TOTAL_STEP (ROWS_MAX * PANEL_COLS) /* floats between the totals of two panels */
+
 struct product_room { /* a worker's */
-    union {
-        _Alignas(64) unsigned char q[BLOCK_GROUPS * GROUP_STEPS * STEP_BYTES];
-        _Alignas(64) float f[K_BLOCK * PANEL_COLS];
+    union {           /* pieces of neighbouring panels */
+        _Alignas(64) unsigned char q[SIDE_MAX * PIECE_BYTES];
+        _Alignas(64) float f[SIDE_MAX * PIECE_FLOATS];
     } w;
-    _Alignas(64) float scale[BLOCK_SUBS * PANEL_COLS], min[BLOCK_SUBS * PANEL_COLS];
-    _Alignas(64) float total[PANELS_MAX][ROWS_MAX * PANEL_COLS];
+    _Alignas(64) float scale[SIDE_MAX * PIECE_SCALES], min[SIDE_MAX * PIECE_SCALES];
+    _Alignas(64) float total[PANELS_MAX][TOTAL_STEP];
+    /* 256 of k of the rows, at fixed distances: one address serves a tile of them. */
+    _Alignas(64) int8_t q[ROWS_MAX * K_BLOCK];
+    float a_scale[ROWS_MAX * BLOCK_GROUPS];
     int32_t less[ROWS_MAX * BLOCK_SUBS]; /* what an offset adds too much, negative */
     float sum[ROWS_MAX * BLOCK_SUBS];    /* a_scale * sum of qa */
-    const int8_t *q[ROWS_MAX];
-    const float *f[ROWS_MAX], *a_scale[ROWS_MAX];
+    const float *f[ROWS_MAX];
 };
 
 /* ---- laying out a panel's piece ---------------------------------------------------------------------------------- */
@@ -54,8 +73,7 @@ struct product_room { /* a worker's */
 INLINE void put_nibbles(const unsigned char *from, unsigned char *out, __m256i low_top[2], __m256i high_top[2])
 {
     const __m256i mask = _mm256_set1_epi8(15);
-    UNROLL for (int i = 0; i < 2; i++)
-    {
+    EACH (i, 2) {
         const __m256i x = _mm256_loadu_si256((const __m256i *)from + i);
         const __m256i lo = _mm256_and_si256(x, mask), hi = _mm256_and_si256(_mm256_srli_epi16(x, 4), mask);
         _mm256_store_si256((__m256i *)out + i, _mm256_or_si256(lo, low_top[i]));
@@ -65,8 +83,7 @@ INLINE void put_nibbles(const unsigned char *from, unsigned char *out, __m256i l
 
 INLINE void lay_4(const unsigned char *from, unsigned char *out)
 {
-    UNROLL for (int s = 0; s < 4; s++)
-    {
+    EACH (s, 4) {
 #ifdef QUERN_AVX512
         const __m512i mask = _mm512_set1_epi8(15), x = _mm512_loadu_si512(from + s * STEP_BYTES);
         _mm512_store_si512(out + s * STEP_BYTES, _mm512_and_si512(x, mask));
@@ -82,11 +99,9 @@ INLINE void lay_5(const unsigned char *from, unsigned char *out)
 {
     const __m256i *top = (const __m256i *)(from + 4 * STEP_BYTES);
     const __m256i bit = _mm256_set1_epi8(16);
-    UNROLL for (int s = 0; s < 4; s++)
-    {
+    EACH (s, 4) {
         __m256i lo[2], hi[2];
-        UNROLL for (int i = 0; i < 2; i++)
-        {
+        EACH (i, 2) {
             const __m256i t = _mm256_loadu_si256(top + i);
             lo[i] = _mm256_and_si256(_mm256_slli_epi16(t, 4 - s), bit);
             hi[i] = _mm256_and_si256(_mm256_srli_epi16(t, s), bit);
@@ -107,11 +122,9 @@ INLINE __m256i two_bits(__m256i t, int s)
 INLINE void lay_6(const unsigned char *from, unsigned char *out)
 {
     const __m256i *top = (const __m256i *)(from + 4 * STEP_BYTES);
-    UNROLL for (int s = 0; s < 4; s++)
-    {
+    EACH (s, 4) {
         __m256i lo[2], hi[2];
-        UNROLL for (int i = 0; i < 2; i++)
-        {
+        EACH (i, 2) {
             lo[i] = two_bits(_mm256_loadu_si256(top + i), s);
             hi[i] = two_bits(_mm256_loadu_si256(top + 2 + i), s);
         }
@@ -121,8 +134,7 @@ INLINE void lay_6(const unsigned char *from, unsigned char *out)
 
 INLINE void lay_8(const unsigned char *from, unsigned char *out)
 {
-    UNROLL for (int s = 0; s < 2 * GROUP_STEPS; s++)
-    {
+    EACH (s, 2 * GROUP_STEPS) {
         const __m256i x = _mm256_loadu_si256((const __m256i *)from + s);
         _mm256_store_si256((__m256i *)out + s, _mm256_xor_si256(x, _mm256_set1_epi8((char)BYTES_OFFSET)));
     }
@@ -176,12 +188,12 @@ INLINE void lay_scales(
     }
 }
 
-static void lay_groups(
-    const struct packed *p, const unsigned char *panel, uint32_t g0, uint32_t n, struct product_room *room)
+static void lay_groups(const struct packed *p, const unsigned char *panel, uint32_t g0, uint32_t n, uint32_t side,
+    struct product_room *room)
 {
     const size_t step = p->data_bytes;
     const unsigned char *from = panel + g0 * step;
-    unsigned char *out = room->w.q;
+    unsigned char *out = room->w.q + side * PIECE_BYTES;
     for (uint32_t g = 0; g < n; g++, from += step, out += GROUP_STEPS * STEP_BYTES) {
         fetch_ahead(from + BLOCK_GROUPS * step, step);
         switch (p->form) {
@@ -191,7 +203,7 @@ static void lay_groups(
         default: lay_8(from, out); break;
         }
     }
-    lay_scales(p, panel, g0, n, room->scale, room->min);
+    lay_scales(p, panel, g0, n, room->scale + side * PIECE_SCALES, room->min + side * PIECE_SCALES);
 }
 
 /* Floats as f32, where they lie already when they are. */
@@ -231,64 +243,65 @@ INLINE int32_t four_bytes(const int8_t *p)
 }
 
 #ifdef QUERN_AVX512
-#define INT_TILE   12
-#define FLOAT_TILE 12
-
-/* sum[r] = less + the products of `steps` steps. The instruction adds four products to 32 bits without saturation:
- * 255 * 127 * 32 < 2^31. */
-INLINE void dots(int rows, int bits, int steps, const unsigned char *w, const int8_t *const *q, size_t at,
-    const int32_t *less, size_t less_step, struct vi *sum)
+/* sum[side][r] = less + the products of `steps` steps. The instruction adds four products to 32 bits without
+ * saturation: 255 * 127 * 32 < 2^31. */
+INLINE void dots(int rows, int sides, int bits, int steps, const unsigned char *w, const int8_t *q, const int32_t *less,
+    struct vi sum[SIDE_MAX][INT_TILE])
 {
     (void)bits;
-    UNROLL for (int r = 0; r < rows; r++) sum[r].v =
-        less != NULL ? _mm512_set1_epi32(less[(size_t)r * less_step]) : _mm512_setzero_si512();
-    UNROLL for (int s = 0; s < steps; s++)
-    {
-        const __m512i x = _mm512_load_si512(w + s * STEP_BYTES);
-        UNROLL for (int r = 0; r < rows; r++) sum[r].v =
-            _mm512_dpbusd_epi32(sum[r].v, x, _mm512_set1_epi32(four_bytes(q[r] + at + 4 * s)));
+    EACH (r, rows) {
+        const __m512i start = less != NULL ? _mm512_set1_epi32(less[r * BLOCK_SUBS]) : _mm512_setzero_si512();
+        EACH (c, sides)
+            sum[c][r].v = start;
+    }
+    EACH (s, steps) {
+        __m512i x[SIDE_MAX];
+        EACH (c, sides)
+            x[c] = _mm512_load_si512(w + c * PIECE_BYTES + s * STEP_BYTES);
+        EACH (r, rows) {
+            const __m512i a = _mm512_set1_epi32(four_bytes(q + r * K_BLOCK + 4 * s));
+            EACH (c, sides)
+                sum[c][r].v = _mm512_dpbusd_epi32(sum[c][r].v, x[c], a);
+        }
     }
 }
-
 #else
-#define INT_TILE   4
-#define FLOAT_TILE 6
-
 /* As above. vpmaddubsw adds two products to 16 bits: 15 * 127 * 2 * 8 steps, 31 * 127 * 2 * 4 steps and
  * 63 * 127 * 2 * 2 steps stay below 2^15. Signed bytes: |w| * (a with the sign of w), 128 * 127 * 2 < 2^15. */
-INLINE void dots(int rows, int bits, int steps, const unsigned char *w, const int8_t *const *q, size_t at,
-    const int32_t *less, size_t less_step, struct vi *sum)
+INLINE void add_step(int bits, bool first, const unsigned char *w, __m256i a, struct vi *part)
 {
+    const __m256i lo = _mm256_load_si256((const __m256i *)w), hi = _mm256_load_si256((const __m256i *)w + 1);
+    __m256i l, h;
+    if (bits == 8) {
+        l = _mm256_maddubs_epi16(_mm256_abs_epi8(lo), _mm256_sign_epi8(a, lo));
+        h = _mm256_maddubs_epi16(_mm256_abs_epi8(hi), _mm256_sign_epi8(a, hi));
+    } else {
+        l = _mm256_maddubs_epi16(lo, a);
+        h = _mm256_maddubs_epi16(hi, a);
+    }
+    part->lo = first ? l : _mm256_add_epi16(part->lo, l);
+    part->hi = first ? h : _mm256_add_epi16(part->hi, h);
+}
+
+INLINE void dots(int rows, int sides, int bits, int steps, const unsigned char *w, const int8_t *q, const int32_t *less,
+    struct vi sum[SIDE_MAX][INT_TILE])
+{
+    (void)sides;
     const __m256i ones = _mm256_set1_epi16(1);
     const int run = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
-    UNROLL for (int r = 0; r < rows; r++) sum[r].lo = sum[r].hi =
-        less != NULL ? _mm256_set1_epi32(less[(size_t)r * less_step]) : _mm256_setzero_si256();
-    UNROLL for (int s = 0; s < steps; s += run)
-    {
+    EACH (r, rows)
+        sum[0][r].lo = sum[0][r].hi = less != NULL ? _mm256_set1_epi32(less[r * BLOCK_SUBS]) : _mm256_setzero_si256();
+    EACH (s, steps / run) {
         struct vi part[INT_TILE];
-        UNROLL for (int t = s; t < s + run; t++)
-        {
-            const __m256i *x = (const __m256i *)(w + t * STEP_BYTES);
-            const __m256i lo = _mm256_load_si256(x), hi = _mm256_load_si256(x + 1);
-            UNROLL for (int r = 0; r < rows; r++)
-            {
-                const __m256i a = _mm256_set1_epi32(four_bytes(q[r] + at + 4 * t));
-                __m256i l, h;
-                if (bits == 8) {
-                    l = _mm256_maddubs_epi16(_mm256_abs_epi8(lo), _mm256_sign_epi8(a, lo));
-                    h = _mm256_maddubs_epi16(_mm256_abs_epi8(hi), _mm256_sign_epi8(a, hi));
-                } else {
-                    l = _mm256_maddubs_epi16(lo, a);
-                    h = _mm256_maddubs_epi16(hi, a);
-                }
-                part[r].lo = t == s ? l : _mm256_add_epi16(part[r].lo, l);
-                part[r].hi = t == s ? h : _mm256_add_epi16(part[r].hi, h);
+        EACH (t, run)
+            EACH (r, rows) {
+                const int at = s * run + t;
+                const __m256i a = _mm256_set1_epi32(four_bytes(q + r * K_BLOCK + 4 * at));
+                add_step(bits, t == 0, w + at * STEP_BYTES, a, &part[r]);
             }
-        }
-        UNROLL for (int r = 0; r < rows; r++)
-        {
-            sum[r].lo = _mm256_add_epi32(sum[r].lo, _mm256_madd_epi16(part[r].lo, ones));
-            sum[r].hi = _mm256_add_epi32(sum[r].hi, _mm256_madd_epi16(part[r].hi, ones));
+        EACH (r, rows) {
+            sum[0][r].lo = _mm256_add_epi32(sum[0][r].lo, _mm256_madd_epi16(part[r].lo, ones));
+            sum[0][r].hi = _mm256_add_epi32(sum[0][r].hi, _mm256_madd_epi16(part[r].hi, ones));
         }
     }
 }
@@ -296,60 +309,81 @@ INLINE void dots(int rows, int bits, int steps, const unsigned char *w, const in
 
 typedef void int_tile_fn(const struct product_room *room, uint32_t first_row, uint32_t n_groups, float *total);
 
-INLINE void int_tile(int rows, int bits, int subs, bool with_min, bool with_offset, const struct product_room *room,
-    uint32_t first_row, uint32_t n_groups, float *total)
+INLINE void int_tile(int rows, int sides, int bits, int subs, bool with_min, bool with_offset,
+    const struct product_room *room, uint32_t first_row, uint32_t n_groups, float *total)
 {
-    const int8_t *const *q = room->q + first_row;
-    const float *const *a_scale = room->a_scale + first_row;
+    const int8_t *q = room->q + (size_t)first_row * K_BLOCK;
+    const float *a_scale = room->a_scale + (size_t)first_row * BLOCK_GROUPS;
     const int32_t *less = room->less + (size_t)first_row * BLOCK_SUBS;
     const float *a_sum = room->sum + (size_t)first_row * BLOCK_SUBS;
+    const unsigned char *w = room->w.q;
+    const float *scales = room->scale, *mins = room->min;
     const int steps = GROUP_STEPS / subs;
-    struct vf acc[INT_TILE];
-    UNROLL for (int r = 0; r < rows; r++) acc[r] = vf_load(total + r * VF);
-    for (uint32_t g = 0; g < n_groups; g++)
-        UNROLL for (int s = 0; s < subs; s++)
-        {
-            const uint32_t u = g * (uint32_t)subs + (uint32_t)s;
-            struct vi sum[INT_TILE];
-            dots(rows, bits, steps, room->w.q + (size_t)u * (size_t)steps * STEP_BYTES, q,
-                (size_t)u * (size_t)steps * 4, with_offset ? less + u : NULL, BLOCK_SUBS, sum);
-            const struct vf scale = vf_load(room->scale + (size_t)u * VF);
-            UNROLL for (int r = 0; r < rows; r++) acc[r] =
-                vf_fma(vf_mul(vf_of_vi(sum[r]), scale), vf_set(a_scale[r][g]), acc[r]);
-            if (with_min) {
-                const struct vf min = vf_load(room->min + (size_t)u * VF);
-                UNROLL for (int r = 0; r < rows; r++) acc[r] =
-                    vf_fma(min, vf_set(a_sum[(size_t)r * BLOCK_SUBS + u]), acc[r]);
+    struct vf acc[SIDE_MAX][INT_TILE];
+    EACH (c, sides)
+        EACH (r, rows)
+            acc[c][r] = vf_load(total + c * TOTAL_STEP + r * VF);
+    for (uint32_t g = 0; g < n_groups; g++, a_scale++)
+        EACH (s, subs) {
+            struct vi sum[SIDE_MAX][INT_TILE];
+            dots(rows, sides, bits, steps, w, q, with_offset ? less : NULL, sum);
+            EACH (c, sides) {
+                const struct vf scale = vf_load(scales + c * PIECE_SCALES);
+                EACH (r, rows)
+                    acc[c][r] =
+                        vf_fma(vf_mul(vf_of_vi(sum[c][r]), scale), vf_set(a_scale[r * BLOCK_GROUPS]), acc[c][r]);
             }
+            if (with_min)
+                EACH (c, sides) {
+                    const struct vf min = vf_load(mins + c * PIECE_SCALES);
+                    EACH (r, rows)
+                        acc[c][r] = vf_fma(min, vf_set(a_sum[r * BLOCK_SUBS]), acc[c][r]);
+                }
+            w += steps * STEP_BYTES;
+            q += steps * 4;
+            less++;
+            a_sum++;
+            scales += VF;
+            mins += VF;
         }
-    UNROLL for (int r = 0; r < rows; r++) vf_store(total + r * VF, acc[r]);
+    EACH (c, sides)
+        EACH (r, rows)
+            vf_store(total + c * TOTAL_STEP + r * VF, acc[c][r]);
 }
 
-#define INT_FN(kind, rows, bits, subs, with_min)                                                                       \
-    static void int_##kind##_##rows(                                                                                   \
+#define INT_FN(kind, rows, sides, bits, subs, with_min)                                                                \
+    static void int_##kind##_##rows##_##sides(                                                                         \
         const struct product_room *room, uint32_t first_row, uint32_t n_groups, float *total)                          \
     {                                                                                                                  \
-        int_tile(rows, bits, subs, with_min, (!(with_min) && (bits) < 8) || ((bits) == 8 && BYTES_OFFSET > 0), room,   \
-            first_row, n_groups, total);                                                                               \
+        int_tile(rows, sides, bits, subs, with_min, (!(with_min) && (bits) < 8) || ((bits) == 8 && BYTES_OFFSET > 0),  \
+            room, first_row, n_groups, total);                                                                         \
     }
 #ifdef QUERN_AVX512
 #define INT_FNS(kind, bits, subs, with_min)                                                                            \
-    INT_FN(kind, 12, bits, subs, with_min)                                                                             \
-    INT_FN(kind, 8, bits, subs, with_min)                                                                              \
-    INT_FN(kind, 4, bits, subs, with_min)                                                                              \
-    INT_FN(kind, 2, bits, subs, with_min) INT_FN(kind, 1, bits, subs, with_min)
+    INT_FN(kind, 1, 1, bits, subs, with_min)                                                                           \
+    INT_FN(kind, 2, 1, bits, subs, with_min)                                                                           \
+    INT_FN(kind, 4, 1, bits, subs, with_min)                                                                           \
+    INT_FN(kind, 6, 1, bits, subs, with_min)                                                                           \
+    INT_FN(kind, 1, 2, bits, subs, with_min)                                                                           \
+    INT_FN(kind, 2, 2, bits, subs, with_min)                                                                           \
+    INT_FN(kind, 4, 2, bits, subs, with_min)                                                                           \
+    INT_FN(kind, 6, 2, bits, subs, with_min)
 #define INT_ROW(kind)                                                                                                  \
     {                                                                                                                  \
-        int_##kind##_1, int_##kind##_2, int_##kind##_4, int_##kind##_8, int_##kind##_12                                \
+        {int_##kind##_1_1, int_##kind##_2_1, int_##kind##_4_1, int_##kind##_6_1},                                      \
+            {int_##kind##_1_2, int_##kind##_2_2, int_##kind##_4_2, int_##kind##_6_2},                                  \
     }
-static const uint32_t int_rows[] = {1, 2, 4, 8, 12};
+static const uint32_t int_rows[] = {1, 2, 4, 6};
 #else
 #define INT_FNS(kind, bits, subs, with_min)                                                                            \
-    INT_FN(kind, 4, bits, subs, with_min)                                                                              \
-    INT_FN(kind, 2, bits, subs, with_min) INT_FN(kind, 1, bits, subs, with_min)
+    INT_FN(kind, 1, 1, bits, subs, with_min)                                                                           \
+    INT_FN(kind, 2, 1, bits, subs, with_min)                                                                           \
+    INT_FN(kind, 4, 1, bits, subs, with_min)
 #define INT_ROW(kind)                                                                                                  \
     {                                                                                                                  \
-        int_##kind##_1, int_##kind##_2, int_##kind##_4                                                                 \
+        {                                                                                                              \
+            int_##kind##_1_1, int_##kind##_2_1, int_##kind##_4_1                                                       \
+        }                                                                                                              \
     }
 static const uint32_t int_rows[] = {1, 2, 4};
 #endif
@@ -363,7 +397,7 @@ INT_FNS(8, 8, 1, false)
 INT_FNS(8f, 8, 2, false)
 INT_FNS(8fm, 8, 2, true)
 
-static int_tile_fn *const int_tiles[KINDS][COUNT_OF(int_rows)] = {[KIND_4] = INT_ROW(4),
+static int_tile_fn *const int_tiles[KINDS][SIDE_MAX][COUNT_OF(int_rows)] = {[KIND_4] = INT_ROW(4),
     [KIND_4M] = INT_ROW(4m),
     [KIND_5] = INT_ROW(5),
     [KIND_5M] = INT_ROW(5m),
@@ -384,36 +418,58 @@ static uint32_t tile_for(const uint32_t *rows, uint32_t n_tiles, uint32_t n)
 /* ---- float products of a few rows ----------------------------------------------------------------------------------
  */
 
-typedef void float_tile_fn(const float *w, const float *const *a, uint32_t k0, uint32_t n, float *total);
+typedef void float_tile_fn(const float *const *w, const float *const *a, uint32_t k0, uint32_t n, float *total);
 
-INLINE void float_tile(int rows, const float *w, const float *const *a, uint32_t k0, uint32_t n, float *total)
+INLINE void float_tile(
+    int rows, int sides, const float *const *w, const float *const *a, uint32_t k0, uint32_t n, float *total)
 {
-    struct vf acc[FLOAT_TILE];
-    UNROLL for (int r = 0; r < rows; r++) acc[r] = vf_set(0.0f);
+    struct vf acc[SIDE_MAX][FLOAT_TILE];
+    const float *w0 = w[0], *w1 = sides > 1 ? w[1] : NULL;
+    EACH (c, sides)
+        EACH (r, rows)
+            acc[c][r] = vf_set(0.0f);
     for (uint32_t k = 0; k < n; k++) {
-        const struct vf x = vf_load(w + (size_t)k * VF);
-        UNROLL for (int r = 0; r < rows; r++) acc[r] = vf_fma(vf_set(a[r][k0 + k]), x, acc[r]);
+        struct vf x[SIDE_MAX];
+        EACH (c, sides)
+            x[c] = vf_load((c == 0 ? w0 : w1) + (size_t)k * VF);
+        EACH (r, rows) {
+            const struct vf y = vf_set(a[r][k0 + k]);
+            EACH (c, sides)
+                acc[c][r] = vf_fma(y, x[c], acc[c][r]);
+        }
     }
-    UNROLL for (int r = 0; r < rows; r++) vf_store(total + r * VF, vf_add(vf_load(total + r * VF), acc[r]));
+    EACH (c, sides)
+        EACH (r, rows) {
+            float *to = total + c * TOTAL_STEP + r * VF;
+            vf_store(to, vf_add(vf_load(to), acc[c][r]));
+        }
 }
 
-#define FLOAT_FN(rows)                                                                                                 \
-    static void float_##rows(const float *w, const float *const *a, uint32_t k0, uint32_t n, float *total)             \
+#define FLOAT_FN(rows, sides)                                                                                          \
+    static void float_##rows##_##sides(                                                                                \
+        const float *const *w, const float *const *a, uint32_t k0, uint32_t n, float *total)                           \
     {                                                                                                                  \
-        float_tile(rows, w, a, k0, n, total);                                                                          \
+        float_tile(rows, sides, w, a, k0, n, total);                                                                   \
     }
-FLOAT_FN(1)
-FLOAT_FN(2)
-FLOAT_FN(4)
+FLOAT_FN(1, 1)
+FLOAT_FN(2, 1)
+FLOAT_FN(4, 1)
 #ifdef QUERN_AVX512
-FLOAT_FN(8)
-FLOAT_FN(12)
+FLOAT_FN(8, 1)
+FLOAT_FN(12, 1)
+FLOAT_FN(1, 2)
+FLOAT_FN(2, 2)
+FLOAT_FN(4, 2)
+FLOAT_FN(8, 2)
+FLOAT_FN(12, 2)
 static const uint32_t float_rows[] = {1, 2, 4, 8, 12};
-static float_tile_fn *const float_tiles[] = {float_1, float_2, float_4, float_8, float_12};
+static float_tile_fn *const float_tiles[SIDE_MAX][COUNT_OF(float_rows)] = {
+    {float_1_1, float_2_1, float_4_1, float_8_1, float_12_1}, {float_1_2, float_2_2, float_4_2, float_8_2, float_12_2}};
 #else
-FLOAT_FN(6)
+FLOAT_FN(6, 1)
 static const uint32_t float_rows[] = {1, 2, 4, 6};
-static float_tile_fn *const float_tiles[] = {float_1, float_2, float_4, float_6};
+static float_tile_fn *const float_tiles[SIDE_MAX][COUNT_OF(float_rows)] = {
+    {float_1_1, float_2_1, float_4_1, float_6_1}};
 #endif
 
 /* ---- the product ---------------------------------------------------------------------------------------------------
@@ -431,15 +487,16 @@ static void prepare_rows(
     for (uint32_t i = 0; i < n_rows; i++) {
         const size_t r = p->in_rows != NULL ? p->in_rows[row0 + i] : p->first_row + row0 + i;
         const int16_t *sum16 = in->sum16 + r * (in->n / SUB_GROUP) + 2 * (size_t)g0;
-        room->q[i] = in->q + r * in->n + (size_t)g0 * ACT_GROUP;
-        room->a_scale[i] = in->scale + r * (in->n / ACT_GROUP) + g0;
+        const float *a_scale = in->scale + r * (in->n / ACT_GROUP) + g0;
+        memcpy(room->q + (size_t)i * K_BLOCK, in->q + r * in->n + (size_t)g0 * ACT_GROUP, (size_t)n * ACT_GROUP);
+        memcpy(room->a_scale + (size_t)i * BLOCK_GROUPS, a_scale, n * sizeof *a_scale);
         int32_t *less = room->less + (size_t)i * BLOCK_SUBS;
         float *sum = room->sum + (size_t)i * BLOCK_SUBS;
         for (uint32_t u = 0; u < (by_16 ? 2 * n : n); u++) {
             const int32_t s = by_16 ? sum16[u] : sum16[2 * u] + sum16[2 * u + 1];
             less[u] = -offset * s;
             if (with_min)
-                sum[u] = room->a_scale[i][by_16 ? u / 2 : u] * (float)s;
+                sum[u] = a_scale[by_16 ? u / 2 : u] * (float)s;
         }
     }
 }
@@ -448,18 +505,21 @@ static void int_panels(struct product_room *room, const struct product *p, uint3
     uint32_t panel0, uint32_t n_panels)
 {
     const struct packed *w = p->w->packed;
-    int_tile_fn *const *tiles = int_tiles[kind_of(w)];
+    const enum kind kind = kind_of(w);
     const uint32_t n_groups = p->w->n_in / ACT_GROUP;
     for (uint32_t g0 = 0; g0 < n_groups; g0 += BLOCK_GROUPS) {
         const uint32_t n = MIN(n_groups - g0, (uint32_t)BLOCK_GROUPS);
         prepare_rows(room, p, row0, n_rows, g0, n);
-        for (uint32_t c = 0; c < n_panels; c++) {
-            lay_groups(w, packed_panel(w, p->mat, panel0 + c), g0, n, room);
+        for (uint32_t c = 0; c < n_panels;) {
+            const uint32_t sides = MIN(n_panels - c, (uint32_t)SIDE_MAX);
+            for (uint32_t i = 0; i < sides; i++)
+                lay_groups(w, packed_panel(w, p->mat, panel0 + c + i), g0, n, i, room);
             for (uint32_t i = 0; i < n_rows;) {
                 const uint32_t t = tile_for(int_rows, COUNT_OF(int_rows), n_rows - i);
-                tiles[t](room, i, n, room->total[c] + (size_t)i * PANEL_COLS);
+                int_tiles[kind][sides - 1][t](room, i, n, room->total[c] + (size_t)i * PANEL_COLS);
                 i += int_rows[t];
             }
+            c += sides;
         }
     }
 }
@@ -475,13 +535,17 @@ static void float_panels(struct product_room *room, const struct product *p, uin
     }
     for (uint32_t k0 = 0; k0 < n_in; k0 += K_BLOCK) {
         const uint32_t n = MIN(n_in - k0, (uint32_t)K_BLOCK);
-        for (uint32_t c = 0; c < n_panels; c++) {
-            const float *piece = lay_floats(w, packed_panel(w, p->mat, panel0 + c), k0, n, room->w.f);
+        for (uint32_t c = 0; c < n_panels;) {
+            const uint32_t sides = MIN(n_panels - c, (uint32_t)SIDE_MAX);
+            const float *piece[SIDE_MAX];
+            for (uint32_t i = 0; i < sides; i++)
+                piece[i] = lay_floats(w, packed_panel(w, p->mat, panel0 + c + i), k0, n, room->w.f + i * PIECE_FLOATS);
             for (uint32_t i = 0; i < n_rows;) {
                 const uint32_t t = tile_for(float_rows, COUNT_OF(float_rows), n_rows - i);
-                float_tiles[t](piece, room->f + i, k0, n, room->total[c] + (size_t)i * PANEL_COLS);
+                float_tiles[sides - 1][t](piece, room->f + i, k0, n, room->total[c] + (size_t)i * PANEL_COLS);
                 i += float_rows[t];
             }
+            c += sides;
         }
     }
 }

@@ -20,8 +20,7 @@ static void norm_row_x86(const float *x, const float *gain, float eps, uint32_t 
     struct vf acc[4] = {vf_set(0.0f), vf_set(0.0f), vf_set(0.0f), vf_set(0.0f)};
     uint32_t k = 0;
     for (; k + 4 * VF <= n; k += 4 * VF)
-        UNROLL for (uint32_t i = 0; i < 4; i++)
-        {
+        EACH (i, 4) {
             const struct vf v = vf_load(x + k + i * VF);
             acc[i] = vf_fma(v, v, acc[i]);
         }

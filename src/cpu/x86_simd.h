@@ -12,7 +12,8 @@
 
 #define VF     16 /* lanes */
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+/* A loop that must be unrolled: its index picks registers. */
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
 #ifdef QUERN_AVX512
 
