@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the seeds of fuzz_tokenizer_json and fuzz_spm into the folders beside this file; run again after changing them."""
+"""Write the seeds of fuzz_tokenizer_json and fuzz_spm into the folders beside this file; run it after changing them."""
 import base64
 import json
 import pathlib
@@ -15,8 +15,9 @@ CHARSMAP = base64.b64encode(struct.pack("<IIII", 12, 0x400, 0, 0) + b"x\0").deco
 
 def byte_level(pattern, **more):
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return dict(more, added_tokens=ADDED, model=BPE, decoder={"type": "ByteLevel"}, pre_tokenizer={
-        "type": "Sequence", "pretokenizers": [split, {"type": "ByteLevel", "add_prefix_space": True, "use_regex": False}]})
+    level = {"type": "ByteLevel", "add_prefix_space": True, "use_regex": False}
+    return dict({"model": BPE}, **more, added_tokens=ADDED, decoder={"type": "ByteLevel"},
+                pre_tokenizer={"type": "Sequence", "pretokenizers": [split, level]})
 
 
 def files():
@@ -29,7 +30,8 @@ def files():
     yield "unigram", {"model": {"type": "Unigram", "unk_id": 0, "byte_fallback": True, "vocab": [
         [n, -1.0 - i] for i, n in enumerate(names)]}, "pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first"},
         "decoder": {"type": "Metaspace"}, "normalizer": {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}}
-    yield "bert", {"model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1, "##b": 2, "[CLS]": 3}},
+    words = {"[UNK]": 0, "a": 1, "##b": 2, "[CLS]": 3}
+    yield "bert", {"model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": words},
                    "normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"},
                    "post_processor": {"type": "BertProcessing", "sep": ["x", 3], "cls": ["x", 3]},
                    "decoder": {"type": "WordPiece"}}
@@ -50,8 +52,8 @@ def piece(name, score, kind):
 
 
 def spm(kind, normalizer=b""):
-    pieces = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3), (SPACE, -1, 1), ("a", -2, 1), ("b", -3, 1), ("ab", -1.5, 1),
-              (SPACE + "ab", -1.2, 1), ("<x>", 0, 4), ("<0xFF>", 0, 6), ("<0x0A>", 0, 6), ("unused", 0, 5)]
+    pieces = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3), (SPACE, -1, 1), ("a", -2, 1), ("b", -3, 1),
+              ("ab", -1.5, 1), (SPACE + "ab", -1.2, 1), ("<x>", 0, 4), ("<0xFF>", 0, 6), ("<0x0A>", 0, 6), ("unused", 0, 5)]
     return b"".join(piece(*p) for p in pieces) + field(2, bytes([0x18, kind])) + field(3, normalizer)
 
 

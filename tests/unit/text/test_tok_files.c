@@ -13,7 +13,8 @@ static const struct str nothing = {"", 0};
 /* ---- tokenizer.json ---- */
 
 #define MODEL(fields) "{\"model\":{\"type\":\"BPE\"," fields "}}"
-#define PART(part)    "{" part ",\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}}"
+#define SMALL_BPE     "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}"
+#define PART(part)    "{" part ",\"model\":" SMALL_BPE "}"
 
 static const struct {
     const char *json;
