@@ -53,7 +53,8 @@ def piece(name, score, kind):
 
 def spm(kind, normalizer=b""):
     pieces = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3), (SPACE, -1, 1), ("a", -2, 1), ("b", -3, 1),
-              ("ab", -1.5, 1), (SPACE + "ab", -1.2, 1), ("<x>", 0, 4), ("<0xFF>", 0, 6), ("<0x0A>", 0, 6), ("unused", 0, 5)]
+              ("ab", -1.5, 1), (SPACE + "ab", -1.2, 1), ("<x>", 0, 4), ("<0xFF>", 0, 6), ("<0x0A>", 0, 6),
+              ("unused", 0, 5)]
     return b"".join(piece(*p) for p in pieces) + field(2, bytes([0x18, kind])) + field(3, normalizer)
 
 
