@@ -56,13 +56,13 @@ static const struct option_row rows[] = {
         .group = GROUP_MODEL,
         .field = FIELD(cache_dir),
         .value = "DIR",
-        .verbs = "inspect list plan pull rm run score tokenize",
+        .verbs = "bench inspect list plan pull rm run score tokenize",
         .help = "Where models are kept. Without it: $QUERN_CACHE, else $XDG_CACHE_HOME/quern, else ~/.cache/quern."},
     {.name = "offline",
         .type = OPTION_BOOL,
         .group = GROUP_MODEL,
         .field = FIELD(offline),
-        .verbs = "pull run score",
+        .verbs = "bench pull run score",
         .help = "Use no network: only what is already on this machine."},
     {.name = "load-format",
         .type = OPTION_ENUM,
@@ -70,7 +70,7 @@ static const struct option_row rows[] = {
         .field = FIELD(load_format),
         .choices = load_formats,
         .fallback = "auto",
-        .verbs = "plan run score",
+        .verbs = "bench plan run score",
         .help = "With 'dummy', random weights instead of those of a file: MODEL is then a built-in shape such as "
                 "llama-3.2-1b, or a model whose shape is taken."},
     {.name = "dtype",
@@ -79,7 +79,7 @@ static const struct option_row rows[] = {
         .field = FIELD(weight_dtype),
         .choices = option_weight_dtypes,
         .fallback = "auto",
-        .verbs = "plan run score",
+        .verbs = "bench plan run score",
         .value = "TYPE",
         .help = "Type of dummy weights: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k or "
                 "auto, which is q8_0. Weights of a file are computed as they are stored."},
@@ -91,7 +91,7 @@ static const struct option_row rows[] = {
         .field = FIELD(device),
         .choices = devices,
         .fallback = "auto",
-        .verbs = "plan run score",
+        .verbs = "bench plan run score",
         .help = "Where to compute; 'auto' takes a CUDA device that can run the model, else the CPU."},
     {.name = "threads",
         .letter = 't',
@@ -101,7 +101,7 @@ static const struct option_row rows[] = {
         .min = 1,
         .max = TEAM_THREADS_MAX,
         .value = "N",
-        .verbs = "plan run score",
+        .verbs = "bench plan run score",
         .help = "Threads on the CPU. Without it: one per core. The result is the same with any number."},
 
     /* Memory */
@@ -114,7 +114,7 @@ static const struct option_row rows[] = {
         .min = 1,
         .max = MODEL_CONTEXT_MAX,
         .value = "N",
-        .verbs = "inspect plan run score",
+        .verbs = "bench inspect plan run score",
         .help =
             "Tokens of one sequence, prompt and answer together. Without it: what the model was made for; 'run' and "
             "'score' take at most 32768 of it, and no more than fits into memory."},
@@ -134,7 +134,7 @@ static const struct option_row rows[] = {
         .field = FIELD(kv_cache_dtype),
         .choices = kv_dtypes,
         .fallback = "auto",
-        .verbs = "inspect plan run score",
+        .verbs = "bench inspect plan run score",
         .help = "How keys and values are stored; 'auto' is f16."},
     {.name = "memory",
         .type = OPTION_SIZE,
@@ -142,7 +142,7 @@ static const struct option_row rows[] = {
         .field = FIELD(memory_bytes),
         .min = 1,
         .value = "SIZE",
-        .verbs = "inspect plan run score",
+        .verbs = "bench inspect plan run score",
         .help = "Count on this much memory, e.g. 8GiB, instead of what this machine has."},
 
     /* Conversation */
@@ -345,7 +345,7 @@ static const struct option_row rows[] = {
         .type = OPTION_BOOL,
         .group = GROUP_OUTPUT,
         .field = FIELD(json),
-        .verbs = "inspect list plan run score tokenize version",
+        .verbs = "bench inspect list plan run score tokenize version",
         .help = "Print JSON for programs instead of text for people."},
 
     {.name = "tensors",

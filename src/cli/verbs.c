@@ -39,6 +39,15 @@ static const struct verb verbs[] = {
             "For the speed it measures this machine for less than half a second. Fetches nothing; with "
             "--load-format dummy it plans for a built-in shape without any file.\n\n" MODEL_WORDS,
         .run = verb_plan},
+    {.name = "bench",
+        .arguments = "[MODEL]",
+        .args_max = 1,
+        .summary = "measure the speed of a model on this machine",
+        .about =
+            "Measures prefill of 512 and 2048 tokens (pp), decoding of one sequence (tg128), of 16 together (tg32x16) "
+            "and of one behind 4096 tokens (tg32@4096), in tokens a second. Beside each stands its share of what this "
+            "machine could do, measured in the same run: reading memory, and arithmetic.\n\n" MODEL_WORDS,
+        .run = verb_bench},
     {.name = "inspect",
         .arguments = "[MODEL]",
         .args_max = 1,
