@@ -59,7 +59,7 @@ static size_t point_end(struct str s, size_t at)
 
 static bool is_mark(struct str s, size_t at)
 {
-    return s.p[at] != '\n' && edit_width(s, at) == 0;
+    return (unsigned char)s.p[at] >= 0x80 && edit_width(s, at) == 0;
 }
 
 size_t edit_prev(struct str s, size_t at)

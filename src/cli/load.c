@@ -71,16 +71,27 @@ static enum err describe_file(struct load *l, const struct options *o, const str
     return model_config_read(l->source, &l->config, e);
 }
 
+/* The file's or folder's own name says more than what is written inside ("Smollm2 135M 8k Lc100K Mix1 Ep2"). */
+static void name_for_people(struct load *l)
+{
+    struct str name = str_of(l->source != NULL ? model_source_path(l->source) : l->config.name);
+    while (name.n > 1 && name.p[name.n - 1] == '/')
+        name.n--;
+    for (size_t i = name.n; i > 0 && l->source != NULL; i--)
+        if (name.p[i - 1] == '/') {
+            name = (struct str){name.p + i, name.n - i};
+            break;
+        }
+    if (str_has_suffix(name, STR(".gguf")))
+        name.n -= 5;
+    str_show(name, l->name, sizeof l->name);
+}
+
 enum err load_describe(struct load *l, const struct options *o, const struct load_wants *w, struct error *e)
 {
     const bool dummy = o->load_format == LOAD_DUMMY;
     TRY(dummy ? describe_dummy(l, o, w, e) : describe_file(l, o, w, e));
-    const char *slash = l->source != NULL ? strrchr(model_source_path(l->source), '/') : NULL;
-    snprintf(l->name, sizeof l->name, "%s",
-        l->config.name[0] != '\0' ? l->config.name
-        : slash != NULL           ? slash + 1
-        : l->source != NULL       ? model_source_path(l->source)
-                                  : "model");
+    name_for_people(l);
     if (l->config.quant_method[0] != '\0' && !dummy)
         return FAIL(e, ERR_UNSUPPORTED, "checkpoints quantised by '%s' are not supported", l->config.quant_method);
     return fit_measure(&l->fit, &l->config, dummy ? NULL : l->source, o, CHAT_ROWS_MAX, w->out_rows, e);

@@ -74,6 +74,8 @@ static enum err answer(struct chat *c, struct str text, struct error *e)
         return OK;
     }
     run_say_speed(r, &result);
+    out_text(r->out, "\n");
+    out_flush(r->out);
     /* What was said stays said, also when it was stopped; nothing said, nothing asked. */
     if (r->chat && r->answer.n > 0)
         return conversation_add(&r->talk, "assistant", buf_str(&r->answer), e);
@@ -108,8 +110,8 @@ static enum err do_help(struct chat *c, struct str rest UNUSED, struct error *e 
         snprintf(head, sizeof head, "%s %s", commands[i].name, commands[i].arguments);
         say(c, "%-20s %s", head, commands[i].help);
     }
-    say(c, "Ctrl-C stops an answer, Ctrl-D leaves. Alt-Enter or a backslash at the end of a line goes on in a");
-    say(c, "new line; a paste may have many. Up and Down bring back what you typed, Tab completes commands.");
+    say(c, "Ctrl-C stops an answer, Ctrl-D leaves; Up and Down bring back what you typed.");
+    say(c, "Alt-Enter, or a backslash before Enter, starts a new line; a paste keeps its lines.");
     return OK;
 }
 
