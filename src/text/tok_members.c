@@ -5,6 +5,7 @@
 #include "base/limits.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -291,19 +292,81 @@ enum err member_int(struct member_reader *r, int64_t *out)
     return OK;
 }
 
+/* A power of ten, correctly rounded. */
+static double power_of_ten(int k)
+{
+    char text[16];
+    snprintf(text, sizeof text, "1e%d", k);
+    return strtod(text, NULL);
+}
+
+/* significand * 10^exponent as `tokenizers` reads numbers (serde_json): one rounding of the significand, one of the
+ * product. Correct rounding would differ in the last bit of one score in eight, and then decide a tie the other way. */
+static double scale(uint64_t significand, int exponent)
+{
+    double f = (double)significand;
+    for (; exponent < -308 && f != 0; exponent += 308)
+        f /= power_of_ten(308);
+    if (f == 0)
+        return 0;
+    return exponent >= 0 ? f * power_of_ten(MIN(exponent, 400)) : f / power_of_ten(-exponent);
+}
+
+/* The digits at r->p into *significand as far as they fit; how many were read, and how many of them were dropped. */
+static size_t read_digits(struct member_reader *r, uint64_t *significand, int *dropped)
+{
+    const char *start = r->p;
+    for (; r->p < r->end && *r->p >= '0' && *r->p <= '9'; r->p++) {
+        uint64_t next;
+        const bool fits = *dropped == 0 && !__builtin_mul_overflow(*significand, 10u, &next) &&
+                          !__builtin_add_overflow(next, (uint64_t)(*r->p - '0'), &next);
+        if (fits)
+            *significand = next;
+        else if (*dropped < 1000)
+            (*dropped)++;
+    }
+    return (size_t)(r->p - start);
+}
+
+static bool read_exponent(struct member_reader *r, int *exponent)
+{
+    if (r->p >= r->end || (*r->p != 'e' && *r->p != 'E'))
+        return true;
+    r->p++;
+    const bool negative = r->p < r->end && *r->p == '-';
+    if (r->p < r->end && (*r->p == '-' || *r->p == '+'))
+        r->p++;
+    uint64_t value = 0;
+    int dropped = 0;
+    if (read_digits(r, &value, &dropped) == 0)
+        return false;
+    const int bounded = dropped > 0 || value > 10000 ? 10000 : (int)value;
+    *exponent += negative ? -bounded : bounded;
+    return true;
+}
+
 enum err member_f64(struct member_reader *r, double *out)
 {
-    char text[64], *stop = NULL;
-    size_t n = 0;
-    (void)member_at(r, '-'); /* to the number's first byte */
-    while (r->p + n < r->end && n < sizeof text - 1 && strchr("+-.eE0123456789", r->p[n]) != NULL && r->p[n] != '\0') {
-        text[n] = r->p[n];
-        n++;
-    }
-    text[n] = '\0';
-    *out = strtod(text, &stop);
-    if (n == 0 || *stop != '\0' || text[0] == '+' || text[0] == '.' || !isfinite(*out))
+    const bool negative = member_at(r, '-');
+    uint64_t significand = 0;
+    int dropped = 0, exponent = 0;
+    r->p += negative;
+    if (read_digits(r, &significand, &dropped) == 0)
         return complain(r, "a number expected");
-    r->p += n;
+    exponent = dropped;
+    if (r->p < r->end && *r->p == '.') {
+        const int before = dropped;
+        r->p++;
+        const size_t digits = read_digits(r, &significand, &dropped);
+        if (digits == 0)
+            return complain(r, "a number expected");
+        exponent -= MIN((int)MIN(digits, (size_t)2000), 2000) - (dropped - before);
+    }
+    if (!read_exponent(r, &exponent))
+        return complain(r, "a number expected");
+    const double f = scale(significand, exponent);
+    if (!isfinite(f))
+        return complain(r, "a number that is too large");
+    *out = negative ? -f : f;
     return OK;
 }
