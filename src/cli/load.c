@@ -13,6 +13,7 @@
 #endif
 #include "hub/hub.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,8 +53,10 @@ static enum err describe_dummy(struct load *l, const struct options *o, const st
         return FAIL(e, ERR_INVALID, "--load-format dummy needs a MODEL: a built-in shape such as %s, or a model",
             dummy_names(&n)[0]);
     }
-    if (dummy_config(o->args[0], &l->config, &unknown) == OK)
+    if (dummy_config(o->args[0], &l->config, &unknown) == OK) {
+        l->config.generation = (struct model_generation){NAN, NAN, NAN, NAN, -1, -1}; /* a shape suggests nothing */
         return OK;
+    }
     if (find_model(o, w->find == FIND_LOCAL ? FIND_LOCAL : FIND_FETCH, path, &missing) != OK)
         return FAIL(e, missing.code, "%s, and no model of that name was found either", unknown.text);
     TRY(model_source_open(path, &l->source, e));
