@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Write tests/golden/llama_tiny.npz and llama_default.npz: what llama.cpp (through llama-cpp-python) computes.
+
+tiny     logits of the reference models that llama.cpp can load, in F32 per architecture and in every weight type
+default  the default model over 8,192 tokens of quern's own documents and its licence, in four windows of 2,048: the
+         ids, llama.cpp's choice at each position, its margin over the runner-up, the log-probability of the token that
+         follows, and a sample of raw logits
+
+    golden_llama.py OUT_FOLDER DEFAULT_MODEL.gguf
+
+tools/goldens.sh makes an environment with llama-cpp-python and runs this.
+"""
+import concurrent.futures
+import pathlib
+import sys
+import tempfile
+
+import llama_cpp
+import numpy as np
+
+import reference_models
+import reference_quants
+from golden_cases import (DEFAULT_SAMPLE, LLAMA_CASES, TINY_ROWS, TINY_TOKENS, WINDOW, WINDOWS, best_and_margin,
+                          log_probabilities, sample_rows)
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def logits_of(path, ids, kv_type, context, threads=2):
+    model = llama_cpp.Llama(str(path), n_ctx=context, n_batch=512, n_ubatch=512, logits_all=True, n_threads=threads,
+                            n_threads_batch=threads, n_gpu_layers=0, type_k=kv_type, type_v=kv_type, verbose=False)
+    model.eval([int(i) for i in ids])
+    return np.array(model.scores[:len(ids)], dtype=np.float32)
+
+
+def tiny(out):
+    found = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for case in LLAMA_CASES:
+            config = reference_models.make_config(case)
+            weights = reference_models.make_weights(config, case)
+            path = reference_models.write_gguf(pathlib.Path(scratch) / "model.gguf", config, weights)
+            ids = reference_models.make_ids(config, TINY_TOKENS)
+            found[case] = logits_of(path, ids, llama_cpp.GGML_TYPE_F32, 256)[TINY_ROWS]
+            print("tiny", case, flush=True)
+        for kind in reference_quants.FLOAT_TYPES + reference_quants.BLOCK_TYPES:
+            config, values, packed = reference_quants.make_quantised("llama", kind)
+            path = reference_models.write_gguf(pathlib.Path(scratch) / "model.gguf", config, values, packed=packed)
+            ids = reference_models.make_ids(config, TINY_TOKENS)
+            found[kind] = logits_of(path, ids, llama_cpp.GGML_TYPE_F32, 256)[TINY_ROWS]
+            print("tiny", kind, flush=True)
+    np.savez_compressed(out, **found)
+
+
+def own_text():
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "LICENSE"]
+    return "\n".join(file.read_text() for file in files)
+
+
+def one_window(path, window):
+    logits = logits_of(path, window, llama_cpp.GGML_TYPE_F16, WINDOW, threads=1)
+    best, margin = best_and_margin(logits)
+    return best, margin, log_probabilities(logits[:-1], window[1:]), logits[sample_rows()][:, ::DEFAULT_SAMPLE]
+
+
+def default(out, path):
+    words = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    ids = np.array(words.tokenize(own_text().encode(), add_bos=False, special=False))
+    assert len(ids) >= WINDOW * WINDOWS, f"only {len(ids)} tokens"
+    ids = ids[:WINDOW * WINDOWS].astype(np.uint16)
+    with concurrent.futures.ProcessPoolExecutor(WINDOWS) as pool:
+        windows = list(pool.map(one_window, [path] * WINDOWS, ids.reshape(WINDOWS, WINDOW)))
+    best, margin, log_prob, sample = zip(*windows)
+    print("default: perplexity", float(np.exp(-np.stack(log_prob).mean())), flush=True)
+    np.savez_compressed(out, ids=ids, best=np.concatenate(best).astype(np.uint16),
+                        margin=np.concatenate(margin).astype(np.float16),
+                        log_prob=np.stack(log_prob).astype(np.float32), sample=np.stack(sample))
+
+
+if __name__ == "__main__":
+    folder = pathlib.Path(sys.argv[1])
+    tiny(folder / "llama_tiny.npz")
+    default(folder / "llama_default.npz", sys.argv[2])
