@@ -87,9 +87,9 @@
 #define CLI_ARGS_MAX             16         /* arguments that are not options; only rm takes more than one */
 #define CONFIG_FILE_BYTES_MAX    (1 * MIB)  /* a config file names a few dozen options */
 #define LOGPROBS_MAX             20         /* alternatives per token; what OpenAI allows */
-#define CHAT_CONTEXT_DEFAULT     32768      /* tokens of run and score unless more is asked for: the cache is zeroed at start */
+#define CHAT_CONTEXT_DEFAULT     32768      /* tokens of run and score unless more is asked for: start-up zeroes them */
 #define CHAT_ROWS_MAX            64         /* rows of a step of run and score; Ctrl-C waits for one step */
-#define EDIT_LINE_BYTES_MAX      (4 * MIB)  /* one message typed or pasted; the longest contexts are about 4 MB of text */
+#define EDIT_LINE_BYTES_MAX      (4 * MIB)  /* one message typed or pasted; as long as the longest contexts */
 #define EDIT_HISTORY_MAX         500        /* messages that the arrow keys reach */
 #define CHAT_MESSAGES_MAX        10000      /* of one conversation; the context is full long before */
 

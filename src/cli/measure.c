@@ -14,8 +14,8 @@
 #include <stdatomic.h>
 
 #define READ_BYTES   (64 * MIB) /* beyond the caches of most machines */
-#define MATRIX_BYTES (24 * MIB)
-#define SHARE_NS     (90 * NS_PER_MS)
+#define MATRIX_BYTES (64 * MIB)
+#define SHARE_NS     (60 * NS_PER_MS)
 #define MANY_ROWS    64
 
 struct reading {
@@ -29,14 +29,13 @@ static void read_tile(void *ctx, uint32_t tile, uint32_t worker)
     (void)worker;
     struct reading *r = ctx;
     const uint64_t *p = r->words + tile * r->per_tile;
-    uint64_t a = 0, b = 0, c = 0, d = 0;
-    for (size_t i = 0; i + 4 <= r->per_tile; i += 4) {
-        a += p[i];
-        b ^= p[i + 1];
-        c += p[i + 2];
-        d ^= p[i + 3];
-    }
-    atomic_fetch_add(&r->sum, a + b + c + d);
+    uint64_t sum[8] = {0};
+    for (size_t i = 0; i + 8 <= r->per_tile; i += 8)
+        for (size_t k = 0; k < 8; k++)
+            sum[k] += p[i + k];
+    for (size_t k = 1; k < 8; k++)
+        sum[0] += sum[k];
+    atomic_fetch_add(&r->sum, sum[0]);
 }
 
 static enum err measure_reading(uint32_t threads, struct measured *m, const struct clock *clock, struct error *e)
