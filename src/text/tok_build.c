@@ -135,9 +135,11 @@ static enum err build_names(struct tok_build *b, struct tok *t, struct error *e)
             memcpy(names + at[id], b->names[id].p, b->names[id].n);
         at[id + 1] = at[id] + (uint32_t)b->names[id].n;
     }
-    struct name_table nt;
-    TRY(name_table_init(&nt, b->names, b->n, NULL, NULL, e));
-    return tok_own(t, SEC_NAME_SLOTS, nt.slots, nt.n_slots * sizeof *nt.slots, e);
+    if (b->table.slots == NULL)
+        TRY(name_table_init(&b->table, b->names, b->n, NULL, NULL, e));
+    TRY(tok_own(t, SEC_NAME_SLOTS, b->table.slots, b->table.n_slots * sizeof *b->table.slots, e));
+    b->table.slots = NULL;
+    return OK;
 }
 
 static enum err build_bytes(struct tok_build *b, struct tok *t, struct error *e)
@@ -176,7 +178,9 @@ static enum err build_keys(struct tok_build *b, struct tok *t, struct error *e)
     const size_t total = t->sec[SEC_NAMES].bytes;
     TRY(tok_own(t, SEC_KEYS, mem_alloc(total), total, e));
     TRY(tok_own(t, SEC_KEY_AT, mem_array((size_t)b->n + 1, sizeof(uint32_t)), (b->n + 1) * sizeof(uint32_t), e));
-    const size_t n_slots = slot_count(b->n);
+    /* only whole words and single characters are looked up */
+    const bool finds = !byte_level || (b->meta.flags & META_IGNORE_MERGES) != 0;
+    const size_t n_slots = slot_count(finds ? b->n : 0);
     TRY(tok_own(t, SEC_KEY_SLOTS, mem_array(n_slots, sizeof(struct tok_slot)), n_slots * sizeof(struct tok_slot), e));
     struct str *keys = mem_array(b->n, sizeof *keys);
     if (keys == NULL)
@@ -196,7 +200,7 @@ static enum err build_keys(struct tok_build *b, struct tok *t, struct error *e)
         keys[id] = (struct str){bytes + at[id], n};
         at[id + 1] = at[id] + (uint32_t)n;
         const bool makes = n > 0 && (b->flags[id] & (VOCAB_SPECIAL | VOCAB_HOLE | VOCAB_BYTE | VOCAB_OUTSIDE)) == 0;
-        if (makes)
+        if (makes && finds)
             slots_insert(t->owned[SEC_KEY_SLOTS], n_slots, keys, id);
         if (makes && byte_level && n == 1)
             b->meta.byte_ids[(unsigned char)bytes[at[id]]] = id;

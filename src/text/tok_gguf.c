@@ -224,7 +224,7 @@ static enum err read_flags(const struct tok_gguf *g, struct tok_build *b, struct
 
 static enum err read_merges(const struct tok_gguf *g, struct tok_build *b, struct error *e)
 {
-    struct name_table names = {0};
+    struct name_table *names = &b->table;
     char joined[2 * TOK_NAME_BYTES_MAX], shown[80];
     if (g->n_merges > TOK_MERGES_MAX)
         return FAIL(
@@ -232,7 +232,7 @@ static enum err read_merges(const struct tok_gguf *g, struct tok_build *b, struc
     b->merges = mem_array(g->n_merges + 1, sizeof *b->merges);
     if (b->merges == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for %zu merges", g->n_merges);
-    TRY(name_table_init(&names, g->tokens, b->n, NULL, NULL, e));
+    TRY(name_table_init(names, g->tokens, b->n, NULL, NULL, e));
     enum err err = OK;
     for (size_t i = 0; i < g->n_merges && err == OK; i++) {
         const struct str m = g->merges[i];
@@ -244,9 +244,9 @@ static enum err read_merges(const struct tok_gguf *g, struct tok_build *b, struc
         const size_t cut = (size_t)(space - m.p);
         memcpy(joined, m.p, cut);
         memcpy(joined + cut, space + 1, m.n - cut - 1);
-        const struct tok_merge merge = {name_table_find(&names, (struct str){m.p, cut}),
-            name_table_find(&names, (struct str){space + 1, m.n - cut - 1}), (uint32_t)i,
-            name_table_find(&names, (struct str){joined, m.n - 1})};
+        const struct tok_merge merge = {name_table_find(names, (struct str){m.p, cut}),
+            name_table_find(names, (struct str){space + 1, m.n - cut - 1}), (uint32_t)i,
+            name_table_find(names, (struct str){joined, m.n - 1})};
         if (merge.left == TOK_NONE || merge.right == TOK_NONE || merge.id == TOK_NONE)
             err =
                 FAIL(e, ERR_FORMAT, "tokenizer.ggml.merges: entry %zu '%s' names a token that is not in the vocabulary",
@@ -254,7 +254,6 @@ static enum err read_merges(const struct tok_gguf *g, struct tok_build *b, struc
         else if ((b->flags[merge.id] & VOCAB_SPECIAL) == 0)
             b->merges[b->n_merges++] = merge;
     }
-    name_table_fini(&names);
     return err;
 }
 
@@ -293,6 +292,7 @@ static enum err from_bpe(const struct tok_gguf *g, struct tok **out, struct erro
         err = build_bpe(g, &b, out, e);
     }
     json_decref(b.spec);
+    name_table_fini(&b.table);
     mem_free(b.names);
     mem_free(b.flags);
     mem_free(b.merges);

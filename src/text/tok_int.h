@@ -184,6 +184,13 @@ struct tok {
     uint64_t serial; /* tells tokenizers apart, for the word cache */
 };
 
+/* A name table for the readers, before there is a tok: name -> id. */
+struct name_table {
+    struct tok_slot *slots;
+    size_t n_slots;
+    const struct str *names;
+};
+
 /* What the three readers hand to the builder. Names are borrowed; p NULL is a hole. */
 struct tok_build {
     uint32_t n;
@@ -193,7 +200,8 @@ struct tok_build {
     struct tok_merge *merges; /* ranks given; n_merges */
     size_t n_merges;
     struct tok_meta meta;
-    json_t *spec; /* borrowed */
+    json_t *spec;            /* borrowed */
+    struct name_table table; /* of all names, when the reader has made one; taken over */
 };
 
 enum err tok_build_finish(struct tok_build *b, struct tok **out, struct error *e) MUST_CHECK;
@@ -201,12 +209,6 @@ enum err tok_build_finish(struct tok_build *b, struct tok **out, struct error *e
 /* Point t's views at its sections and compile the spec; used by the builder and by tok_load. */
 enum err tok_bind(struct tok *t, struct error *e) MUST_CHECK;
 
-/* A name table for the readers, before there is a tok: name -> id. */
-struct name_table {
-    struct tok_slot *slots;
-    size_t n_slots;
-    const struct str *names;
-};
 enum err name_table_init(struct name_table *nt, const struct str *names, uint32_t n, uint32_t *twin_a, uint32_t *twin_b,
     struct error *e) MUST_CHECK; /* two equal names are an error unless twin_a is given; it is told the first two */
 uint32_t name_table_find(const struct name_table *nt, struct str name);

@@ -187,7 +187,6 @@ static enum err add_merge(struct tok_build *b, size_t *cap, struct tok_merge m, 
 
 static enum err find_merges(const struct piece_vocab *v, struct tok_build *b, struct error *e)
 {
-    struct name_table names = {0};
     uint32_t *ranks = mem_array(v->n, sizeof *ranks);
     size_t cap = 0;
     enum err err = ranks != NULL ? OK : FAIL(e, ERR_NOMEM, "no memory for %u scores", v->n);
@@ -196,7 +195,7 @@ static enum err find_merges(const struct piece_vocab *v, struct tok_build *b, st
     if (err == OK)
         err = rank_pieces(v, ranks, e);
     if (err == OK)
-        err = name_table_init(&names, v->names, v->n, NULL, NULL, e);
+        err = name_table_init(&b->table, v->names, v->n, NULL, NULL, e);
     for (uint32_t id = 0; id < v->n && err == OK; id++) {
         const struct str name = v->names[id];
         if (!can_merge(b, id) || name.n > TOK_NAME_BYTES_MAX)
@@ -204,15 +203,14 @@ static enum err find_merges(const struct piece_vocab *v, struct tok_build *b, st
         for (size_t cut = 1; cut < name.n && err == OK; cut++) {
             if (((unsigned char)name.p[cut] & 0xC0) == 0x80)
                 continue;
-            const uint32_t left = name_table_find(&names, (struct str){name.p, cut});
+            const uint32_t left = name_table_find(&b->table, (struct str){name.p, cut});
             if (!can_merge(b, left))
                 continue;
-            const uint32_t right = name_table_find(&names, (struct str){name.p + cut, name.n - cut});
+            const uint32_t right = name_table_find(&b->table, (struct str){name.p + cut, name.n - cut});
             if (can_merge(b, right))
                 err = add_merge(b, &cap, (struct tok_merge){left, right, ranks[id], id}, e);
         }
     }
-    name_table_fini(&names);
     mem_free(ranks);
     return err;
 }
@@ -257,6 +255,7 @@ enum err tok_from_pieces(const struct piece_vocab *v, struct tok **out, struct e
         err = build(v, &b, scores, out, e);
     }
     json_decref(b.spec);
+    name_table_fini(&b.table);
     mem_free(b.names);
     mem_free(b.flags);
     mem_free(b.merges);
