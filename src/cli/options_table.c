@@ -320,9 +320,8 @@ static const struct option_row rows[] = {
         .field = FIELD(special),
         .fallback = "true",
         .verbs = "tokenize",
-        .help =
-            "Put the tokens around the text that the tokenizer says, such as the one that begins it. With --decode, "
-            "also write special tokens."},
+        .help = "Without the tokens that the tokenizer puts around a text, such as the one that begins it. With "
+                "--decode, without special tokens."}, /* help shows --no-special */
     {.name = "user",
         .type = OPTION_BOOL,
         .group = GROUP_TEXT,

@@ -177,7 +177,7 @@ enum err verb_tokenize_check(const struct options *o, struct error *e)
 static enum err open_model(struct tokenize *x, struct error *e)
 {
     char path[PATH_BYTES_MAX], copies[PATH_BYTES_MAX];
-    const char *model = x->o->args[0];
+    const char *model = x->o->n_args > 0 ? x->o->args[0] : NULL; /* NULL is the default model */
     struct hub *hub = NULL;
     struct hub_options ho;
     hub_options_init(&ho);
@@ -185,7 +185,7 @@ static enum err open_model(struct tokenize *x, struct error *e)
     ho.offline = true; /* tokenising never fetches */
     TRY(hub_open(&hub, &ho, e));
     enum err err = path_join(copies, hub_cache_dir(hub), "vocabularies", e);
-    if (err == OK && model_tokenizer_is_file(model)) {
+    if (err == OK && model != NULL && model_tokenizer_is_file(model)) {
         err = model_tokenizer_open_file(model, copies, &x->tok, e);
     } else if (err == OK) {
         err = hub_resolve(hub, model, path, e);

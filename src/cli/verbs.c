@@ -85,15 +85,14 @@ static const struct verb verbs[] = {
             "while another process pulls the model. Touches nothing outside the cache.",
         .run = verb_rm},
     {.name = "tokenize",
-        .arguments = "MODEL",
-        .args_min = 1,
+        .arguments = "[MODEL]",
         .args_max = 1,
         .summary = "text to token ids, and back",
         .about =
             "Reads text from standard input and prints the ids of its tokens on one line, as the model's own tokenizer "
             "makes them; special tokens in the text are recognised unless --user is given. With --decode, reads ids "
-            "and prints their text. MODEL may also be a tokenizer.json or a SentencePiece tokenizer.model "
-            "alone.\n\n" MODEL_WORDS,
+            "and prints their text. Takes at most 64 MiB. MODEL may also be a tokenizer.json or a SentencePiece "
+            "tokenizer.model alone.\n\n" MODEL_WORDS,
         .check = verb_tokenize_check,
         .run = verb_tokenize},
     {.name = "help",

@@ -88,6 +88,16 @@ def test_usage_mistakes_exit_2_with_one_line():
     fails(quern("--fault", "disk:1", "version"), 2, "disk:1")
 
 
+def test_help_of_a_negated_switch_says_what_the_negation_does():
+    text = " ".join(quern("tokenize", "--help").stdout.split())
+    assert "--no-special Without the tokens that the tokenizer puts around a text" in text
+
+
+def test_tokenize_without_a_model_means_the_default_one(tmp_path):
+    r = quern("tokenize", "--cache-dir", tmp_path, input="x")
+    fails(r, 1, "the default model (smollm2-135m-instruct) is not in", "quern pull")
+
+
 def test_help_and_table_agree_on_which_verbs_there_are():
     for verb in ["serve", "run", "score", "bench", "plan", "top", "pull", "list", "rm", "tokenize"]:
         r = quern(verb, "--help")
