@@ -113,7 +113,8 @@ static enum err set_line(struct config *c, char *line, size_t n, struct error *e
 enum err options_parse_text(struct options_parse *p, char *text, size_t n, struct error *e)
 {
     struct config c = {.parse = p};
-    size_t at = 0;
+    static const char mark[3] = {'\xef', '\xbb', '\xbf'}; /* some editors begin a UTF-8 file with it; nobody sees it */
+    size_t at = n >= sizeof mark && memcmp(text, mark, sizeof mark) == 0 ? sizeof mark : 0;
     while (at < n) {
         const char *newline = memchr(text + at, '\n', n - at);
         const size_t end = newline != NULL ? (size_t)(newline - text) : n;

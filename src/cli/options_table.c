@@ -381,6 +381,7 @@ static const struct option_row rows[] = {
         .group = GROUP_DEBUG,
         .field = FIELD(fault),
         .value = "KIND:N",
+        .cli_only = true, /* armed before a config file is read, so that reading one can be made to fail */
         .help = "Make the Nth allocation (alloc:N) or system call (sys:N) fail; N+ makes all later ones fail too. "
                 "For testing that failures are answered."},
 };

@@ -154,6 +154,8 @@ def test_config_file_sets_options_and_the_command_line_wins(tmp_path):
     assert json.loads(quern("--config", conf, "inspect", "/nonexistent").stderr)["code"] == "NOT_FOUND"
     r = quern("--config", conf, "--log-format=text", "inspect", "/nonexistent")
     assert r.stderr.startswith("quern: error: ")
+    conf.write_bytes(b"\xef\xbb\xbfjson = true\r\n")
+    assert json.loads(quern("--config", conf, "version").stdout)["version"]
 
 
 @pytest.mark.parametrize("text,part", [
@@ -162,6 +164,7 @@ def test_config_file_sets_options_and_the_command_line_wins(tmp_path):
     ("[inspect]\nmax-num-seqs = many\n", "line 2: option --max-num-seqs: 'many' is not a whole number"),
     ("[versoin]\n", "line 1: section [versoin] is not a verb (did you mean [version]?)"),
     ("help = true\n", "belongs on the command line"),
+    ("fault = alloc:1\n", "belongs on the command line"),
     ("json\n", "is not 'name = value'"),
     ("json = true\njson = false\n", "line 2: option --json was already set in line 1"),
 ])
