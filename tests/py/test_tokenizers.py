@@ -8,6 +8,7 @@ import functools
 import gc
 import json
 import random
+import unicodedata
 
 import pytest
 
@@ -83,9 +84,8 @@ class TestReal:
     def test_ids_and_text_equal_the_original(self, real):
         no_difference(real.name, real, REAL_STRINGS)
 
+    @pytest.mark.parametrize("real", sorted(SWEPT), indirect=True, scope="module")
     def test_every_code_point_in_context(self, real):
-        if real.name not in SWEPT:
-            return  # another tokenizer with the same pattern and the same normaliser is swept
         texts = tok_strings.sweep()
         count, shown = tok_compare.compare_encode(real, texts, modes=real.modes[-1:])
         print(f"{real.name}: {len(texts)} strings of the sweep, {count} mismatches")
@@ -103,20 +103,26 @@ class TestReal:
         # the same texts do hold special tokens when a template says so
         assert sum(bool(special & set(ids)) for ids in quern.encode(texts, trusted=True)) > len(texts) // 2
 
+    @pytest.mark.parametrize(
+        "real", sorted(set(tok_oracles.REAL) - {"smollm2 (gguf)"}), indirect=True, scope="module"
+    )
     def test_bad_bytes_have_a_defined_result(self, real):
+        """SmolLM2 is left out: its vocabulary lacks some bytes, and they are dropped as the original drops them."""
         bad = tok_strings.bad_bytes(real.name, 500)
-        ids = real.quern.encode(bad)
-        if real.exact_round_trip:
-            assert real.quern.decode(ids) == bad
-        elif isinstance(real, tok_oracles.SpmOracle):
+        loose = [b.decode("utf-8", "surrogateescape") for b in bad]
+        if real.byte_fallback:
             signs = {c: 0xFFFD for c in range(0xDC80, 0xDD00)}
-            plain = [b.decode("utf-8", "surrogateescape").translate(signs) for b in bad]
-            assert ids == real.quern.encode(plain)
+            assert real.quern.encode(bad) == real.quern.encode([t.translate(signs) for t in loose])
+            return
+        form = "NFKC" if real.name.startswith("nfkc") else "NFC"
+        if not real.exact_round_trip:  # the normaliser changes text; where it has nothing to change, bytes come back
+            bad = [b for b, t in zip(bad, loose) if unicodedata.normalize(form, t) == t]
+            assert len(bad) > 50
+        assert real.quern.decode(real.quern.encode(bad)) == bad
 
+    @pytest.mark.parametrize("real", sorted(LONG), indirect=True, scope="module")
     def test_a_megabyte_of_anything_is_done_at_once(self, real):
         """No clock: a quadratic step would take hours here. Speed over length is in bench/tokenizer."""
-        if real.name not in LONG:
-            return
         for what, text in long_runs().items():
             ids = real.quern.encode([text])[0]
             if real.exact_round_trip:
