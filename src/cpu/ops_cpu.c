@@ -23,9 +23,12 @@ struct grid {
     uint32_t cols, rows, n_cols, n_rows;
 };
 
-static struct grid grid_of(uint32_t n_rows, uint32_t n_cols, uint32_t cols_each)
+static struct grid grid_of(const struct dev *d, uint32_t n_rows, uint32_t n_cols, uint32_t cols_each)
 {
-    const uint32_t cols = n_rows >= GRID_MANY ? MAX(cols_each, 2u * TILE_COLS) : cols_each;
+    /* With many rows wider tiles save work, as long as there are enough of them for everybody. */
+    const uint32_t enough = 4 * team_size(d->team) * TILE_COLS_TOP;
+    const uint32_t many = n_cols * tiles_of(n_rows, GRID_ROWS) >= enough ? TILE_COLS_TOP : 2 * TILE_COLS;
+    const uint32_t cols = n_rows >= GRID_MANY ? MAX(cols_each, many) : cols_each;
     const uint32_t parts = tiles_of(n_rows, GRID_ROWS);
     const uint32_t rows = tiles_of(tiles_of(n_rows, MAX(parts, 1u)), 12) * 12; /* even parts of whole row tiles */
     return (struct grid){cols, MAX(rows, 1u), tiles_of(n_cols, cols), tiles_of(n_rows, MAX(rows, 1u))};
@@ -212,7 +215,7 @@ static void qkv_tile(void *ctx, uint32_t tile, uint32_t worker)
 void cpu_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a)
 {
     assert(a->head_dim <= HEAD_DIM_MAX && a->rope_dims <= a->head_dim && b->n_rows <= d->rows_max);
-    struct qkv_job job = {d, b, kv, a, grid_of(b->n_rows, 0, a->head_dim)};
+    struct qkv_job job = {d, b, kv, a, grid_of(d, b->n_rows, 0, a->head_dim)};
     job.grid.cols = a->head_dim;
     job.grid.n_cols = a->n_heads + 2 * a->n_kv_heads;
     cpu_run(d, job.grid.n_cols * job.grid.n_rows, qkv_tile, &job);
@@ -413,7 +416,7 @@ static void post_norm_tile(void *ctx, uint32_t tile, uint32_t worker)
 void cpu_project(struct dev *d, const struct batch *b, const struct project_args *a)
 {
     assert(a->in->n == a->w->n_in);
-    struct project_job job = {d, b, a, grid_of(b->n_rows, a->w->n_out, TILE_COLS)};
+    struct project_job job = {d, b, a, grid_of(d, b->n_rows, a->w->n_out, TILE_COLS)};
     cpu_run(d, job.grid.n_cols * job.grid.n_rows, project_tile, &job);
     if (a->post_gain != NULL)
         cpu_run(d, tiles_of(b->n_rows, TILE_ROWS), post_norm_tile, &job);
@@ -451,7 +454,7 @@ static void gate_up_tile(void *ctx, uint32_t tile, uint32_t worker)
 void cpu_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args *a)
 {
     assert(a->out->n == a->gate->n_out && a->up->n_out == a->gate->n_out);
-    struct gate_up_job job = {d, b, a, grid_of(b->n_rows, a->gate->n_out, TILE_COLS)};
+    struct gate_up_job job = {d, b, a, grid_of(d, b->n_rows, a->gate->n_out, TILE_COLS)};
     cpu_run(d, job.grid.n_cols * job.grid.n_rows, gate_up_tile, &job);
 }
 
@@ -479,7 +482,7 @@ static void logits_tile(void *ctx, uint32_t tile, uint32_t worker)
 
 void cpu_logits(struct dev *d, const struct logits_args *a)
 {
-    struct logits_job job = {d, a, grid_of(a->n_rows, a->head->n_out, TILE_COLS_TOP)};
+    struct logits_job job = {d, a, grid_of(d, a->n_rows, a->head->n_out, TILE_COLS_TOP)};
     cpu_run(d, job.grid.n_cols * job.grid.n_rows, logits_tile, &job);
 }
 

@@ -475,29 +475,43 @@ static float_tile_fn *const float_tiles[SIDE_MAX][COUNT_OF(float_rows)] = {
 /* ---- the product ---------------------------------------------------------------------------------------------------
  */
 
-/* What groups g0 .. g0+n of the rows need besides their integers. */
+/* less = -offset * s, sum = a_scale * s, for eight sums s. */
+INLINE void put_sums(__m256i s, __m256i offset, __m256 a_scale, int32_t *less, float *sum)
+{
+    _mm256_storeu_si256((__m256i *)less, _mm256_mullo_epi32(s, offset));
+    _mm256_storeu_ps(sum, _mm256_mul_ps(a_scale, _mm256_cvtepi32_ps(s)));
+}
+
+/* What groups g0 .. g0+n of the rows need: integers, scales, sums of 32 or of 16. A last block of fewer than 8 groups
+ * is padded, and what comes of the padding is not used. */
 static void prepare_rows(
     struct product_room *room, const struct product *p, uint32_t row0, uint32_t n_rows, uint32_t g0, uint32_t n)
 {
     const struct packed *w = p->w->packed;
     const struct acts *in = p->in;
-    const int32_t offset = (int32_t)(w->form == PACK_8 ? BYTES_OFFSET : w->offset);
+    const __m256i offset = _mm256_set1_epi32(-(int32_t)(w->form == PACK_8 ? BYTES_OFFSET : w->offset));
     const bool by_16 = w->scales == SCALE_K16 || w->scales == SCALE_F || w->scales == SCALE_FM;
-    const bool with_min = w->scales == SCALE_DM || w->scales == SCALE_K || w->scales == SCALE_FM;
     for (uint32_t i = 0; i < n_rows; i++) {
         const size_t r = p->in_rows != NULL ? p->in_rows[row0 + i] : p->first_row + row0 + i;
-        const int16_t *sum16 = in->sum16 + r * (in->n / SUB_GROUP) + 2 * (size_t)g0;
-        const float *a_scale = in->scale + r * (in->n / ACT_GROUP) + g0;
+        const int16_t *from = in->sum16 + r * (in->n / SUB_GROUP) + 2 * (size_t)g0;
+        int16_t sum16[BLOCK_SUBS] = {0};
+        float *a_scale = room->a_scale + (size_t)i * BLOCK_GROUPS;
         memcpy(room->q + (size_t)i * K_BLOCK, in->q + r * in->n + (size_t)g0 * ACT_GROUP, (size_t)n * ACT_GROUP);
-        memcpy(room->a_scale + (size_t)i * BLOCK_GROUPS, a_scale, n * sizeof *a_scale);
+        memcpy(a_scale, in->scale + r * (in->n / ACT_GROUP) + g0, n * sizeof *a_scale);
+        memcpy(sum16, from, 2 * n * sizeof *sum16);
+        const __m256i s16 = _mm256_loadu_si256((const __m256i *)sum16);
+        const __m256 scale = _mm256_loadu_ps(a_scale);
         int32_t *less = room->less + (size_t)i * BLOCK_SUBS;
         float *sum = room->sum + (size_t)i * BLOCK_SUBS;
-        for (uint32_t u = 0; u < (by_16 ? 2 * n : n); u++) {
-            const int32_t s = by_16 ? sum16[u] : sum16[2 * u] + sum16[2 * u + 1];
-            less[u] = -offset * s;
-            if (with_min)
-                sum[u] = a_scale[by_16 ? u / 2 : u] * (float)s;
+        if (!by_16) {
+            put_sums(_mm256_madd_epi16(s16, _mm256_set1_epi16(1)), offset, scale, less, sum);
+            continue;
         }
+        const __m256i low = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3), high = _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7);
+        put_sums(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(s16)), offset, _mm256_permutevar8x32_ps(scale, low), less,
+            sum);
+        put_sums(_mm256_cvtepi16_epi32(_mm256_extracti128_si256(s16, 1)), offset, _mm256_permutevar8x32_ps(scale, high),
+            less + 8, sum + 8);
     }
 }
 
