@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compute the golden files of tests/golden anew with the programs quern is compared with, and hold quern to them in full.
+# Compute the files of tests/golden anew with the programs quern is compared with, and hold quern to them in full.
 #   tools/goldens.sh           write all of them, then check
 #   tools/goldens.sh llama     those of llama.cpp only (compiles it: 10 to 30 minutes on two cores)
 #   tools/goldens.sh torch     those of transformers only (installs torch: about 3 GB)
@@ -20,7 +20,8 @@ environment() { # name packages...
 
 model_path() {
     "$quern" pull >&2
-    "$quern" inspect smollm2-135m-instruct --json | .venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["path"])'
+    "$quern" inspect smollm2-135m-instruct --json |
+        .venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["path"])'
 }
 
 mkdir -p build tests/golden

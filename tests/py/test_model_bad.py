@@ -52,7 +52,8 @@ def test_missing_tensor_is_named(tmp_path, form, name):
     assert name in text and "missing" in text
 
 
-@pytest.mark.parametrize("form,name", [("hf", "model.layers.2.self_attn.k_proj.weight"), ("gguf", "blk.2.attn_k.weight")])
+@pytest.mark.parametrize("form,name", [("hf", "model.layers.2.self_attn.k_proj.weight"),
+                                       ("gguf", "blk.2.attn_k.weight")])
 def test_misshaped_tensor_is_named_with_both_shapes(tmp_path, form, name):
     def change(w):
         w["model.layers.2.self_attn.k_proj.weight"] = np.ones((48, 64), np.float32)
