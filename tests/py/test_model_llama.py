@@ -3,8 +3,9 @@
 The default model has 4-bit weights, and both programs round the inputs of its products to 8 bits, each in its own way:
 that alone moves logits by 2% (quern against float64 over 64 tokens: 2.2%), and where two tokens are nearly equal the
 choice flips. Measured over the 8,192 tokens: the same choice at 96.0% of the positions, the others within 0.84 nat,
-perplexity 29.433 against 29.411 (0.07%). Bars: 95%, 1 nat, 0.3% over what was run. The tiny models above, whose F32 weights leave no such noise, agree to 1e-5. The first window of 2,048
-tokens is checked here; all four, 8,192 tokens, when QUERN_GOLDEN_ALL is set, which `make goldens` does.
+perplexity 29.433 against 29.411 (0.07%). Bars: 95%, 1 nat, 0.3% over what was run. The tiny models above, whose F32
+weights leave no such noise, agree to 1e-5. The first window of 2,048 tokens is checked here; all four, 8,192 tokens,
+when QUERN_GOLDEN_ALL is set, which `make goldens` does.
 """
 import json
 import os
