@@ -122,6 +122,8 @@ enum err edit_new(struct edit **out, int in_fd, int out_fd, edit_complete_fn *co
     t->draws = note_can_draw(in_fd) && note_can_draw(out_fd);
     if (t->draws)
         take_terminal(t);
+    if (t->draws)
+        set_mode(MODE_ANSWERING);
     *out = t;
     return OK;
 }
@@ -142,12 +144,6 @@ void edit_free(struct edit *t)
     edit_text_fini(&t->text);
     buf_fini(&t->screen);
     mem_free(t);
-}
-
-void edit_answering(struct edit *t, bool on)
-{
-    if (t->draws)
-        set_mode(on ? MODE_ANSWERING : MODE_FOUND);
 }
 
 /* ---- history ---- */
@@ -435,13 +431,13 @@ static enum err read_drawn(struct edit *t, enum edit_event *event, struct error 
             *event = EDIT_END;
         } else if (!take_key(t, c)) {
             leave_line(t);
-            set_mode(MODE_FOUND);
+            set_mode(MODE_ANSWERING);
             return FAIL(
                 e, ERR_LIMIT, "the message is longer than %llu MiB", (unsigned long long)(EDIT_LINE_BYTES_MAX / MIB));
         }
     }
     leave_line(t);
-    set_mode(MODE_FOUND);
+    set_mode(MODE_ANSWERING);
     return OK;
 }
 

@@ -1,8 +1,9 @@
 /* The line editor of `quern run`: one message typed, edited, recalled or pasted on a terminal.
  *
- * Owns the terminal's mode while it lives. Three modes: typing (raw; this room echoes), answering (no echo, signals
- * work, so that Ctrl-C stops an answer and what is typed meanwhile waits), and as it was found. Whatever ends the
- * process, short of SIGKILL, puts it back. On a descriptor that cannot be drawn on, lines are read plainly.
+ * Owns the terminal's mode while it lives. Three modes: typing (raw; this room echoes), answering (between two
+ * messages: no echo, signals work, so that Ctrl-C stops an answer and what is typed meanwhile waits), and as it was
+ * found. Whatever ends the process, short of SIGKILL, puts it back. On a descriptor that cannot be drawn on, lines are
+ * read plainly.
  *
  * Keys: arrows, Home, End, Delete, Ctrl-A E B F K U W Y D H L P N, Alt-B F D, Ctrl-arrows; Up and Down move between the
  * lines of a message and then through the history; Alt-Enter or a backslash at the end of a line goes on in a new line;
@@ -36,8 +37,5 @@ enum err edit_read(
 
 /* Remember a message for the arrow keys; the same as the last one is not kept twice. Fails quietly without memory. */
 void edit_remember(struct edit *t, struct str line);
-
-/* The mode for the time of an answer, and back. */
-void edit_answering(struct edit *t, bool on);
 
 #endif

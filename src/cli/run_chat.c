@@ -61,9 +61,7 @@ static enum err answer(struct chat *c, struct str text, struct error *e)
         return OK;
     }
     atomic_store(&r->cancel, false);
-    edit_answering(c->edit, true);
     const enum err err = run_answer(r, &p, ids, &result, &local);
-    edit_answering(c->edit, false);
     out_text(r->out, "\n");
     out_flush(r->out);
     TRY(r->out->error.code == OK ? OK : FAIL(e, r->out->error.code, "%s", r->out->error.text));

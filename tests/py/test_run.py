@@ -90,9 +90,9 @@ def test_raw_text_and_system_message():
     fails(quern("run", "tiny", "--raw", "--system", "x", "-p", "y"), 2, "--system")
 
 
-def test_hf_folder_and_gguf_give_answers():
+def test_hf_folder_and_gguf_give_answers(tmp_path):
     for model in ("tiny-1m-hf", "tiny-1m-f16.gguf", "tiny-moe-q8_0.gguf"):
-        r = quern("run", TINY / model, "-p", "Hail", "-n", "4", "--temp", "0")
+        r = quern("run", TINY / model, "-p", "Hail", "-n", "4", "--temp", "0", "--cache-dir", tmp_path)
         assert r.returncode == 0 and r.stdout.strip(), r.stderr
 
 

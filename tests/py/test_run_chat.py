@@ -130,7 +130,7 @@ def test_commands(chat, tmp_path):
     chat.typed("/set temp hot\r", "'hot' is not a number")
     chat.typed("/set json true\r", "cannot be set here")
     chat.typed("/nonsense\r", "no command '/nonsense'")
-    chat.typed("/save /nonexistent/x.json\r", "quern: ")
+    chat.typed(f"/save {tmp_path}/no/x.json\r", "quern: ")
     chat.typed("/retry\r", "nothing to answer again")
     chat.typed("/usr/bin is a folder\r", SPEED)
     chat.send("/quit\r")
