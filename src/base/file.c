@@ -114,6 +114,12 @@ void file_map_close(struct file_map *m)
     *m = (struct file_map){.p = (const unsigned char *)""};
 }
 
+void file_map_forget(const struct file_map *m)
+{
+    if (m->bytes > 0)
+        madvise((void *)(uintptr_t)m->p, m->bytes, MADV_DONTNEED); /* read-only pages of a file: nothing is lost */
+}
+
 enum err file_read_all(const char *path, uint64_t bytes_max, char **out, size_t *n, struct error *e)
 {
     *out = NULL;

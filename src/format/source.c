@@ -268,6 +268,12 @@ void model_source_close(struct model_source *s)
     mem_free(s);
 }
 
+void model_source_forget(const struct model_source *s)
+{
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        file_map_forget(&s->parts[i].map);
+}
+
 enum model_kind model_source_kind(const struct model_source *s)
 {
     return s->kind;

@@ -9,13 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAME_MAX 256
+#define NAME_MAX     256
+#define FORGET_BYTES (32 * MIB) /* of the source kept in memory beside what the backend copied */
 
 struct binder {
     struct decoder *d;
     const struct weight_source *src;
     const struct arch_names *names;
     struct error *e;
+    uint64_t forgotten; /* weight bytes when the source was last told to forget */
 };
 
 /* Names come from constant tables whose only conversions are %u. */
@@ -108,6 +110,10 @@ static enum err bind_views(
         return error_prefix(b->e, "tensor %s", name);
     for (uint32_t i = 0; i < n_views; i++)
         d->weight_bytes += v[i].bytes;
+    if (b->src->forget != NULL && d->weight_bytes - b->forgotten > FORGET_BYTES) {
+        b->src->forget(b->src->ctx);
+        b->forgotten = d->weight_bytes;
+    }
     return OK;
 }
 
@@ -259,6 +265,8 @@ enum err decoder_bind(struct decoder *d, const struct weight_source *src, struct
         TRY(bind_attention(&b, i, &d->layers[i]));
         TRY(bind_feed_forward(&b, i, &d->layers[i]));
     }
+    if (src->forget != NULL) /* a backend that reads the file in place gets its pages again as it goes */
+        src->forget(src->ctx);
     return OK;
 }
 

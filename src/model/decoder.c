@@ -37,10 +37,17 @@ static enum err find_in_file(void *ctx, const char *name, uint32_t n_mats, uint3
     return OK;
 }
 
+static void forget_file(void *ctx)
+{
+    model_source_forget(ctx);
+}
+
 struct weight_source decoder_file_source(const struct model_source *s)
 {
-    return (struct weight_source){
-        .ctx = (void *)(uintptr_t)s, .is_gguf = model_source_kind(s) == MODEL_GGUF, .find = find_in_file};
+    return (struct weight_source){.ctx = (void *)(uintptr_t)s,
+        .is_gguf = model_source_kind(s) == MODEL_GGUF,
+        .find = find_in_file,
+        .forget = forget_file};
 }
 
 /* ---- the KV cache ------------------------------------------------------------------------------------------------ */
