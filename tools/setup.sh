@@ -19,11 +19,21 @@ for package in "${packages[@]}"; do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")
 done
 if [ ${#missing[@]} -gt 0 ]; then
-    echo "setup: installing ${missing[*]}" >&2
+    if ! command -v apt-get >/dev/null; then
+        echo "setup: this machine has no apt-get; install what these Debian packages hold: ${missing[*]}" >&2
+        exit 1
+    fi
     as_root=()
-    if [ "$(id -u)" != 0 ]; then as_root=(sudo); fi
+    if [ "$(id -u)" != 0 ]; then
+        if ! command -v sudo >/dev/null; then
+            echo "setup: no sudo here; as root, run: apt-get install ${missing[*]}" >&2
+            exit 1
+        fi
+        as_root=(sudo)
+    fi
+    echo "setup: installing ${missing[*]}" >&2
     "${as_root[@]}" apt-get update -q >&2
-    DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -q -y --no-install-recommends "${missing[@]}" >&2
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" >&2
 fi
 
 if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
