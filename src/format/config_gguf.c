@@ -170,8 +170,8 @@ static enum err read_rope_scaling(struct gguf_config *r, struct model_rope *rope
     else if (str_is(type, "longrope"))
         rope->scaling = ROPE_LONGROPE;
     else
-        return FAIL(e, ERR_UNSUPPORTED, "key '%s' is '%s'", arch_key(r, "rope.scaling.type"),
-            str_show(type, shown, sizeof shown));
+        return FAIL(e, ERR_UNSUPPORTED, "key '%s' is '%s'; quern does none, linear, yarn and longrope",
+            arch_key(r, "rope.scaling.type"), str_show(type, shown, sizeof shown));
     return OK;
 }
 

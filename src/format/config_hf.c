@@ -158,7 +158,8 @@ static enum err read_activation(const json_t *o, struct model_config *c, struct 
     else if (str_is(act, "gelu_pytorch_tanh") || str_is(act, "gelu_new"))
         c->act = ACT_GELU_TANH;
     else
-        return FAIL(e, ERR_UNSUPPORTED, "field '%s' is '%s'", key, str_show(act, shown, sizeof shown));
+        return FAIL(e, ERR_UNSUPPORTED, "field '%s' is '%s'; quern does silu and gelu_pytorch_tanh", key,
+            str_show(act, shown, sizeof shown));
     return OK;
 }
 
@@ -172,7 +173,7 @@ static enum err refuse_variants(const json_t *o, struct error *e)
     TRY(json_get_u64(o, "decoder_sparse_step", 0, UINT32_MAX, &sparse_step, e));
     TRY(json_get_array(o, "mlp_only_layers", &dense, e));
     if (mlp_bias)
-        return FAIL(e, ERR_UNSUPPORTED, "field 'mlp_bias' is true");
+        return FAIL(e, ERR_UNSUPPORTED, "field 'mlp_bias' is true; quern does models without it");
     if (sparse_step != 1 || json_array_size(dense) > 0)
         return FAIL(
             e, ERR_UNSUPPORTED, "fields 'decoder_sparse_step' and 'mlp_only_layers' mix dense and expert layers");

@@ -56,7 +56,9 @@ static enum err read_scaling(const json_t *o, struct model_rope *r, struct error
         i++;
     if (i == COUNT_OF(kinds)) {
         char shown[40];
-        return FAIL(e, ERR_UNSUPPORTED, "rope scaling '%s' (field 'rope_type')", str_show(kind, shown, sizeof shown));
+        return FAIL(e, ERR_UNSUPPORTED,
+            "field 'rope_type' is '%s'; quern does default, linear, llama3, yarn and longrope",
+            str_show(kind, shown, sizeof shown));
     }
     r->scaling = kinds[i].scaling;
     TRY(json_get_f64(o, "factor", 1, 1e6, &r->factor, e));

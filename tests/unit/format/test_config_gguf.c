@@ -255,7 +255,7 @@ static void bad_values_are_refused_by_key(void **state)
         {"llama", "rope.freq_base", 0, INFINITY, NULL, ERR_INVALID, "'llama.rope.freq_base'"},
         {"llama", "rope.dimension_count", 18, 0, NULL, ERR_INVALID, "'llama.rope.dimension_count' gives 18"},
         {"llama", "rope.dimension_count", 7, 0, NULL, ERR_INVALID, "'llama.rope.dimension_count' gives 7"},
-        {"llama", "rope.scaling.type", 0, 0, "spiral", ERR_UNSUPPORTED, "'spiral'"},
+        {"llama", "rope.scaling.type", 0, 0, "spiral", ERR_UNSUPPORTED, "'spiral'; quern does none, linear,"},
         {"llama", "rope.scaling.type", 0, 0, "yarn", ERR_INVALID, "original context"},
         {"llama", "rope.scaling.factor", 0, NAN, NULL, ERR_INVALID, "'llama.rope.scaling.factor'"},
         {"llama", "attention.value_length", 8, 0, NULL, ERR_UNSUPPORTED, "'llama.attention.value_length' is 8"},

@@ -236,7 +236,7 @@ static void bad_values_are_refused_by_key(void **state)
         {WITH("\"eos_token_id\":1000"), ERR_INVALID, "'eos_token_id' is 1000"},
         {WITH("\"eos_token_id\":\"x\""), ERR_INVALID, "'eos_token_id'"},
         {WITH("\"bos_token_id\":5000"), ERR_INVALID, "'bos_token_id'"},
-        {WITH("\"hidden_act\":\"relu\""), ERR_UNSUPPORTED, "'hidden_act' is 'relu'"},
+        {WITH("\"hidden_act\":\"relu\""), ERR_UNSUPPORTED, "'hidden_act' is 'relu'; quern does silu"},
         {WITH("\"mlp_bias\":true"), ERR_UNSUPPORTED, "'mlp_bias'"},
         {WITH("\"num_local_experts\":4"), ERR_UNSUPPORTED, "'num_experts'"},
         {WITH("\"layer_types\":[\"full_attention\"]"), ERR_INVALID, "'layer_types' has 1 entries"},
