@@ -12,6 +12,7 @@ echo "tidy"
 .venv/bin/python tools/tidy.py
 echo "cppcheck: ${#sources[@]} files"
 cppcheck -q -j "$(nproc)" --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 -I src \
-    -D_GNU_SOURCE -DQUERN_VERSION='"0"' --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches "${sources[@]}"
+    -D_GNU_SOURCE -DQUERN_VERSION='"0"' --suppress=missingIncludeSystem \
+    --suppress=normalCheckLevelMaxBranches "${sources[@]}"
 echo "clang-tidy: ${#sources[@]} files"
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy -p build/release --quiet
