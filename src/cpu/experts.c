@@ -126,20 +126,14 @@ static void down_pairs(void *ctx, uint32_t tile, uint32_t worker)
     const uint32_t first = j->d->expert_first[e], count = j->d->expert_first[e + 1] - first;
     if (count == 0)
         return;
-    uint32_t places[TILE_ROWS]; /* hidden rows are already in pair order: pick them by place, a few at a time */
-    for (uint32_t i = 0; i < count; i += TILE_ROWS) {
-        const uint32_t some = MIN(count - i, (uint32_t)TILE_ROWS);
-        for (uint32_t r = 0; r < some; r++)
-            places[r] = first + i + r;
-        const struct product p = {.w = a->down,
-            .mat = e,
-            .in = a->hidden,
-            .in_rows = places,
-            .n_rows = some,
-            .out = a->scratch + (size_t)(first + i) * n,
-            .out_stride = n};
-        j->d->k->product(&j->d->workers[worker], &p, lo, hi);
-    }
+    const struct product p = {.w = a->down,
+        .mat = e,
+        .in = a->hidden, /* its rows are in pair order already */
+        .first_row = first,
+        .n_rows = count,
+        .out = a->scratch + (size_t)first * n,
+        .out_stride = n};
+    j->d->k->product(&j->d->workers[worker], &p, lo, hi);
 }
 
 static void combine_rows(void *ctx, uint32_t tile, uint32_t worker)
