@@ -4,7 +4,7 @@ DESTDIR ?=
 QUERN    = build/release/quern
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help build serve test bench soak lint format install clean
+.PHONY: help build serve test bench soak goldens lint format install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 16
@@ -30,6 +30,10 @@ bench: build ## measure against the peers; prints the tables of docs/benchmarks.
 soak: ## long fuzz runs (SOAK_SECONDS per target, default 600)
 	@tools/setup.sh test
 	@.venv/bin/python tools/test.py --only fuzz --fuzz-seconds $(or $(SOAK_SECONDS),600)
+
+goldens: build ## recompute tests/golden with llama.cpp and transformers (slow), then check in full
+	@tools/setup.sh test
+	@tools/goldens.sh
 
 lint: ## clang-format, clang-tidy, cppcheck, tidy
 	@tools/setup.sh test

@@ -94,7 +94,7 @@
 #define CHAT_MESSAGES_MAX        10000      /* of one conversation; the context is full long before */
 
 /* Stop strings of one request. */
-#define STOPS_MAX       64           /* OpenAI allows 4; agents list a few dozen. Also the most children of a node */
+#define STOPS_MAX       64           /* OpenAI allows 4; clients list a few dozen. Also the most children of a node */
 #define STOP_BYTES_MAX  1024         /* one stop; as much text may be held back from a stream */
 #define STOPS_BYTES_MAX (16 * 1024)  /* all of one request; the automaton takes about 16 bytes for each */
 

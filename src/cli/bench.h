@@ -5,7 +5,7 @@
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H
 
-#include "model/decoder.h"
+#include "model/model.h"
 
 #define BENCH_ROWS  512  /* of a step */
 #define BENCH_SEQS  16   /* of a batched step */

@@ -8,7 +8,7 @@
 #include "cli/inspect_int.h"
 #include "cli/machine.h"
 #include "model/arch.h"
-#include "model/decoder.h"
+#include "model/model.h"
 
 #include <string.h>
 

@@ -114,6 +114,7 @@ INLINE void turn_16(const struct vf *in, float *out)
 /* ---- a tile of keys and values -------------------------------------------------------------------------------------
  */
 
+/* Where position p of this kv head lies, without the offset of keys or values. */
 static const unsigned char *kv_row(const struct attend_tile *t, uint32_t p)
 {
     const struct kv_cache *kv = t->kv;
@@ -122,33 +123,36 @@ static const unsigned char *kv_row(const struct attend_tile *t, uint32_t p)
            ((uint64_t)t->kv_head * kv->block_tokens + p % kv->block_tokens) * t->args->layer->row_bytes;
 }
 
+INLINE void fetch_rows(const unsigned char *p, uint64_t bytes)
+{
+    for (uint64_t b = 0; b < bytes; b += 64)
+        _mm_prefetch((const char *)p + b, _MM_HINT_T0);
+}
+
+/* Sixteen positions at a time: blocks hold multiples of that, so they lie behind each other. Those outside from .. to
+ * are brought in too, whatever they hold, and never used. */
 INLINE void load_tile(enum dtype dtype, struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from,
     uint32_t to, uint32_t ahead)
 {
-    const struct kv_layer *layer = t->args->layer;
     const uint32_t n = t->args->head_dim, wide = (n + VF - 1) / VF * VF;
+    const uint64_t k_at = t->args->layer->k_at, v_at = t->args->layer->v_at, row_bytes = t->args->layer->row_bytes;
+    float *keys = w->k, *values = w->v;
     for (uint32_t p0 = from / VF * VF; p0 < to; p0 += VF) {
-        const unsigned char *rows[VF];
-        for (uint32_t i = 0; i < VF; i++) {
-            const uint32_t p = p0 + i;
-            rows[i] = kv_row(t, MIN(MAX(p, from), to - 1)); /* hidden neighbours: any row that exists, never used */
-            if (p + ATTN_TILE < ahead) {
-                const unsigned char *next = kv_row(t, p + ATTN_TILE);
-                for (uint32_t b = 0; b < layer->row_bytes; b += 64) {
-                    _mm_prefetch((const char *)next + layer->k_at + b, _MM_HINT_T0);
-                    _mm_prefetch((const char *)next + layer->v_at + b, _MM_HINT_T0);
-                }
-            }
+        const unsigned char *rows = kv_row(t, p0);
+        if (p0 + ATTN_TILE < ahead) {
+            const unsigned char *next = kv_row(t, p0 + ATTN_TILE);
+            fetch_rows(next + k_at, VF * row_bytes);
+            fetch_rows(next + v_at, VF * row_bytes);
         }
         for (uint32_t d = 0; d < n; d += VF) {
             struct vf x[VF];
             EACH (i, VF)
-                x[i] = load_kv(dtype, rows[i] + layer->k_at, d, n);
-            turn_16(x, w->k + (size_t)d * ATTN_TILE + (p0 - lo));
+                x[i] = load_kv(dtype, rows + k_at + (uint64_t)i * row_bytes, d, n);
+            turn_16(x, keys + (size_t)d * ATTN_TILE + (p0 - lo));
         }
         for (uint32_t i = 0; i < VF; i++)
             for (uint32_t d = 0; d < n; d += VF)
-                vf_store(w->v + (size_t)(p0 + i - lo) * wide + d, load_kv(dtype, rows[i] + layer->v_at, d, n));
+                vf_store(values + (size_t)(p0 + i - lo) * wide + d, load_kv(dtype, rows + v_at + i * row_bytes, d, n));
     }
 }
 

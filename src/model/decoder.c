@@ -1,4 +1,4 @@
-/* Opening and closing a decoder: what does not depend on a step. See decoder.h; binding is in bind.c, the step in
+/* Opening and closing a decoder: what does not depend on a step. See model.h; binding is in bind.c, the step in
  * forward.c. */
 #include "base/mem.h"
 #include "model/decoder_int.h"

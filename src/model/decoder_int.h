@@ -3,7 +3,7 @@
 #define MODEL_DECODER_INT_H
 
 #include "model/arch.h"
-#include "model/decoder.h"
+#include "model/model.h"
 
 struct layer {
     float *attn_norm, *ffn_norm;           /* gains on the device */

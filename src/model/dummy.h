@@ -5,7 +5,7 @@
 #ifndef MODEL_DUMMY_H
 #define MODEL_DUMMY_H
 
-#include "model/decoder.h"
+#include "model/model.h"
 
 /* The hyper-parameters of a well-known model by its short name ("llama-3.1-8b"); ERR_NOT_FOUND lists the names. */
 enum err dummy_config(const char *name, struct model_config *out, struct error *e) MUST_CHECK;

@@ -6,7 +6,7 @@
 #ifndef MODEL_SEQUENCE_H
 #define MODEL_SEQUENCE_H
 
-#include "model/decoder.h"
+#include "model/model.h"
 
 struct sequence;
 

@@ -193,12 +193,3 @@ def test_every_failure_is_an_answer(kind):
             clean = clean + 1 if r.stdout == good else 0
         n = n + step if n < 120 else int(n * 1.3)
     assert answers > 3 and clean == 3
-
-
-def test_the_default_model_knows_the_capital_of_france():
-    home = os.environ.get("HOME", "/nonexistent")
-    found = quern("inspect", env={"HOME": home})
-    if found.returncode != 0:
-        pytest.skip(f"the default model is not in the cache: {found.stderr.strip()}")
-    r = quern("run", "-p", "What is the capital of France?", "--temp", "0", "-n", "48", env={"HOME": home})
-    assert "Paris" in r.stdout, r.stdout

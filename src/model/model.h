@@ -1,14 +1,17 @@
-/* The decoder: one transformer for all architectures. Owns the bound weights, the rope tables, the KV cache's memory
- * and the buffers of a step, on one device. What differs between architectures is data (arch.h); what differs between
- * machines is behind struct ops.
+/* model: what turns token ids into logits. Owns the bound weights, the rope tables, the KV cache's memory and the
+ * buffers of a step, on one device: the decoder, one transformer for all architectures. What differs between
+ * architectures is data (arch.h); what differs between machines is behind struct ops.
+ *
+ * Beside this door: sequence.h drives one sequence for the verbs that serve nobody else, dummy.h makes random weights
+ * in real shapes, tokenizer.h opens the tokenizer and chat templates that belong to a model.
  *
  * A step takes rows of tokens of any number of sequences, at any positions, writes their keys and values through the
  * block tables, and gives logits for the rows that asked. It has no idea of prompts, requests or sampling, and decides
  * nothing: which blocks a sequence has is the caller's business.
  *
  * Threads: one thread drives a decoder. */
-#ifndef MODEL_DECODER_H
-#define MODEL_DECODER_H
+#ifndef MODEL_MODEL_H
+#define MODEL_MODEL_H
 
 #include "format/format.h"
 #include "tensor/ops.h"
