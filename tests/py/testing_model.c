@@ -5,7 +5,7 @@
 #ifdef QUERN_CUDA
 #include "cuda/cuda.h"
 #endif
-#include "model/decoder.h"
+#include "model/model.h"
 
 #include <stdio.h>
 #include <string.h>
