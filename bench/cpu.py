@@ -89,7 +89,8 @@ def compare_steps(kind, model, python, args):
         bar = bars[0] if kind == "F16" else 1.4 if kind == "Q4_0" and test.startswith("pp") else bars[1]
         ratio = mine["tok_s"] / peer
         print(f"{kind:8} {test:10} {mine['tok_s']:9.1f} {peer:9.1f} {ratio:6.2f}x {bar:5.1f}x "
-              f"{'ok  ' if ratio >= bar else 'MISS'} {100 * mine['memory_share']:5.0f}% {100 * mine['compute_share']:5.0f}%",
+              f"{'ok  ' if ratio >= bar else 'MISS'} {100 * mine['memory_share']:5.0f}% "
+              f"{100 * mine['compute_share']:5.0f}%",
               flush=True)
 
 
@@ -124,7 +125,8 @@ def compare_outside(model, python, args):
 def compare_disturbed(model, args):
     """Decoding while another process keeps the first core busy."""
     free = quern_results(model, args.threads)["tg128"]["tok_s"]
-    busy = subprocess.Popen([sys.executable, "-c", "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    busy = subprocess.Popen([sys.executable, "-c", "import os\n"
+                             "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
                              "while True: pass"])
     try:
         taken = quern_results(model, args.threads)["tg128"]["tok_s"]
@@ -145,7 +147,8 @@ def main():
     python = peer_python()
     source = args.model or default_model()
     print(f"{args.threads} threads, best of {args.rounds} rounds; tok/s\n")
-    print(f"{'type':8} {'test':10} {'quern':>9} {'llama.cpp':>9} {'ratio':>7} {'bar':>6}      {'memory':>6} {'compute':>7}")
+    print(f"{'type':8} {'test':10} {'quern':>9} {'llama.cpp':>9} {'ratio':>7} {'bar':>6}      {'memory':>6} "
+          f"{'compute':>7}")
     for kind in args.types.split(","):
         compare_steps(kind, model_of(kind, source, python), python, args)
     print()

@@ -43,7 +43,7 @@ static struct {
 
 static void set_mode(enum mode mode)
 {
-    terminal.mode = mode;
+    terminal.mode = (sig_atomic_t)mode;
     if (terminal.alive)
         tcsetattr(terminal.fd, TCSADRAIN, &terminal.modes[mode]);
 }
