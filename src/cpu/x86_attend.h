@@ -25,7 +25,7 @@
 /* ---- sixteen elements of a cached row ------------------------------------------------------------------------------
  */
 
-INLINE struct vf load_kv(enum dtype dtype, const unsigned char *row, uint32_t at, uint32_t n)
+INLINE struct vf load_kv(enum dtype dtype, bool whole, const unsigned char *row, uint32_t at, uint32_t n)
 {
     if (dtype == DTYPE_Q8_0) {
         const struct block_q8_0 *b = (const struct block_q8_0 *)row + at / QK;
@@ -38,9 +38,10 @@ INLINE struct vf load_kv(enum dtype dtype, const unsigned char *row, uint32_t at
         return vf_mul(vf_of_i8(_mm_sub_epi8(q, _mm_set1_epi8(8))), vf_set(f16_to_f32(b->d)));
     }
     const size_t bytes = dtype == DTYPE_F32 ? 4 : 2;
-    unsigned char padded[VF * 4] = {0};
+    unsigned char padded[VF * 4];
     const unsigned char *p = row + at * bytes;
-    if (n - at < VF) {
+    if (!whole && n - at < VF) {
+        memset(padded, 0, sizeof padded);
         memcpy(padded, p, (n - at) * bytes);
         p = padded;
     }
@@ -131,8 +132,8 @@ INLINE void fetch_rows(const unsigned char *p, uint64_t bytes)
 
 /* Sixteen positions at a time: blocks hold multiples of that, so they lie behind each other. Those outside from .. to
  * are brought in too, whatever they hold, and never used. */
-INLINE void load_tile(enum dtype dtype, struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from,
-    uint32_t to, uint32_t ahead)
+INLINE void load_tile(enum dtype dtype, bool whole, struct worker *w, const struct attend_tile *t, uint32_t lo,
+    uint32_t from, uint32_t to, uint32_t ahead)
 {
     const uint32_t n = t->args->head_dim, wide = (n + VF - 1) / VF * VF;
     const uint64_t k_at = t->args->layer->k_at, v_at = t->args->layer->v_at, row_bytes = t->args->layer->row_bytes;
@@ -147,24 +148,31 @@ INLINE void load_tile(enum dtype dtype, struct worker *w, const struct attend_ti
         for (uint32_t d = 0; d < n; d += VF) {
             struct vf x[VF];
             EACH (i, VF)
-                x[i] = load_kv(dtype, rows + k_at + (uint64_t)i * row_bytes, d, n);
+                x[i] = load_kv(dtype, whole, rows + k_at + (uint64_t)i * row_bytes, d, n);
             turn_16(x, keys + (size_t)d * ATTN_TILE + (p0 - lo));
         }
         for (uint32_t i = 0; i < VF; i++)
             for (uint32_t d = 0; d < n; d += VF)
-                vf_store(values + (size_t)(p0 + i - lo) * wide + d, load_kv(dtype, rows + v_at + i * row_bytes, d, n));
+                vf_store(values + (size_t)(p0 + i - lo) * wide + d,
+                    load_kv(dtype, whole, rows + v_at + i * row_bytes, d, n));
     }
 }
 
 static void load_any(
     struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from, uint32_t to, uint32_t ahead)
 {
+    const bool whole = t->args->head_dim % VF == 0;
     switch (t->args->layer->dtype) {
-    case DTYPE_F32: load_tile(DTYPE_F32, w, t, lo, from, to, ahead); break;
-    case DTYPE_F16: load_tile(DTYPE_F16, w, t, lo, from, to, ahead); break;
-    case DTYPE_BF16: load_tile(DTYPE_BF16, w, t, lo, from, to, ahead); break;
-    case DTYPE_Q8_0: load_tile(DTYPE_Q8_0, w, t, lo, from, to, ahead); break;
-    default: load_tile(DTYPE_Q4_0, w, t, lo, from, to, ahead); break;
+    case DTYPE_F32: load_tile(DTYPE_F32, false, w, t, lo, from, to, ahead); break;
+    case DTYPE_F16:
+        if (whole)
+            load_tile(DTYPE_F16, true, w, t, lo, from, to, ahead);
+        else
+            load_tile(DTYPE_F16, false, w, t, lo, from, to, ahead);
+        break;
+    case DTYPE_BF16: load_tile(DTYPE_BF16, false, w, t, lo, from, to, ahead); break;
+    case DTYPE_Q8_0: load_tile(DTYPE_Q8_0, true, w, t, lo, from, to, ahead); break;
+    default: load_tile(DTYPE_Q4_0, true, w, t, lo, from, to, ahead); break;
     }
 }
 
@@ -189,8 +197,10 @@ INLINE void small_tile(int rows, int vecs, const float *const *a, const float *b
                 shrink != NULL ? vf_mul(vf_load(c + (size_t)r * c_step + v * VF), vf_set(shrink[r])) : vf_set(0.0f);
     for (uint32_t k = from; k < to; k++) {
         struct vf x[SMALL_VECS];
-        EACH (v, vecs)
+        EACH (v, vecs) {
             x[v] = vf_load(b + k * b_step + v * VF);
+            vf_keep(&x[v]);
+        }
         EACH (r, rows) {
             const struct vf y = vf_set(a[r][k]);
             EACH (v, vecs)

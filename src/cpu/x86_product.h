@@ -432,6 +432,8 @@ INLINE void float_tile(
         struct vf x[SIDE_MAX];
         EACH (c, sides)
             x[c] = vf_load((c == 0 ? w0 : w1) + (size_t)k * VF);
+        EACH (c, sides)
+            vf_keep(&x[c]);
         EACH (r, rows) {
             const struct vf y = vf_set(a[r][k0 + k]);
             EACH (c, sides)

@@ -13,7 +13,11 @@
 #define VF     16 /* lanes */
 #define INLINE static inline __attribute__((always_inline))
 /* A loop that must be unrolled: its index picks registers. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) /* gcc then warns that it will not unroll */
+#define EACH(i, n) for (int i = 0; i < (n); i++)
+#else
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+#endif
 
 #ifdef QUERN_AVX512
 
@@ -47,6 +51,11 @@ INLINE struct vf vf_load(const float *p)
 INLINE void vf_store(float *p, struct vf a)
 {
     _mm512_storeu_ps(p, a.v);
+}
+/* a in a register from here on: left alone, compilers load it again for each use, and loads are dear. */
+INLINE void vf_keep(struct vf *a)
+{
+    __asm__("" : "+v"(a->v));
 }
 INLINE struct vf vf_fma(struct vf a, struct vf b, struct vf c)
 {
@@ -197,6 +206,10 @@ INLINE void vf_store(float *p, struct vf a)
 {
     _mm256_storeu_ps(p, a.lo);
     _mm256_storeu_ps(p + 8, a.hi);
+}
+INLINE void vf_keep(struct vf *a)
+{
+    __asm__("" : "+x"(a->lo), "+x"(a->hi));
 }
 INLINE struct vf vf_fma(struct vf a, struct vf b, struct vf c)
 {
