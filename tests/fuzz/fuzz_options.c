@@ -21,13 +21,14 @@ static void check_values(struct option_table t, const struct options *o)
         case OPTION_U64:
         case OPTION_SIZE: {
             const uint64_t v = *(const uint64_t *)field;
-            const bool is_unset = row->fallback == NULL && v == 0;
+            const bool is_unset = row->fallback == NULL && v == (row->knows_unset ? OPTION_UNSET : 0);
             assert(is_unset || (v >= row->min && (row->max == 0 || v <= row->max)));
             break;
         }
         case OPTION_F64: {
             const double v = *(const double *)field;
-            assert(v >= row->f64_min && v <= row->f64_max);
+            const bool is_unset = row->fallback == NULL && v != v;
+            assert(is_unset || (v >= row->f64_min && v <= row->f64_max));
             break;
         }
         case OPTION_STR: {
