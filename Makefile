@@ -40,7 +40,7 @@ lint: ## clang-format, clang-tidy, cppcheck, tidy
 	@tools/lint.sh
 
 format: ## rewrite the C files in the house style
-	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' ':!src/text/unicode_new.h' | xargs clang-format -i
 
 install: build ## install under $(DESTDIR)$(PREFIX): binary, man page, completions
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip

@@ -29,30 +29,30 @@
 #define TENSOR_DIMS_MAX 8 /* GGUF allows 4, vision convolutions in HF files have 5; a shape stays inside its view */
 
 /* Model files. Headers are read into memory of our own, so each bound here is also a bound on memory. */
-#define MODEL_PARTS_MAX         512         /* files of one model, each an open descriptor; real ones reach 191 */
-#define MODEL_TENSORS_MAX       (1u << 18)  /* the largest mixtures of experts have about 140 000; 100 bytes each */
-#define MODEL_TENSOR_NAME_MAX   512         /* bytes; GGUF allows 64, HF names of vision towers reach about 120 */
-#define MODEL_LAYERS_MAX        512         /* the deepest public model has 128 */
-#define MODEL_NAME_BYTES_MAX    128         /* model and architecture names, with the NUL; longer ones are cut */
-#define MODEL_ROPE_FACTORS_MAX  512         /* half of MODEL_HEAD_DIM_MAX */
-#define MODEL_HEAD_DIM_MAX      1024        /* real ones reach 256 */
-#define MODEL_HEADS_MAX         1024        /* real ones reach 128 */
-#define MODEL_HIDDEN_MAX        (1u << 17)  /* real ones reach 16384 */
-#define MODEL_FFN_MAX           (1u << 20)  /* real ones reach 53248 */
-#define MODEL_VOCAB_MAX         (1u << 22)  /* real ones reach 262208; logits of one row stay under 16 MB */
-#define MODEL_CONTEXT_MAX       (1u << 27)  /* tokens; the longest claim so far is 10 million */
-#define MODEL_EXPERTS_MAX       4096        /* real ones reach 512 */
-#define MODEL_EXPERTS_USED_MAX  64          /* experts one token takes; real ones reach 22 */
-#define MODEL_EOS_MAX           16          /* ids that end an answer; real models list up to 6 */
-#define MODEL_JSON_BYTES_MAX    (32 * MIB)  /* one safetensors header, or the index; the largest index has 9 MB */
-#define MODEL_CONFIG_BYTES_MAX  (1 * MIB)   /* config.json and generation_config.json have a few KB */
-#define MODEL_TOKENIZER_CONFIG_MAX (16 * MIB) /* tokenizer_config.json; Gemma's has 1.2 MB */
-#define MODEL_TEMPLATE_MAX      (1 * MIB)   /* bytes of a chat template; real ones reach 30 KB */
-#define GGUF_HEADER_BYTES_MAX   (128 * MIB) /* tokens and merges take 13 MB; an embedded tokenizer.json 33 MB */
-#define GGUF_FIELDS_MAX         16384       /* metadata keys; real files have under 100 */
-#define GGUF_KEY_BYTES_MAX      65535       /* as the format says */
-#define GGUF_ARRAY_DEPTH_MAX    4           /* arrays inside arrays; real files do not nest, the skipping recurses */
-#define GGUF_ALIGN_MAX          (1 * MIB)   /* writers use 32; more than a huge page is never useful */
+#define MODEL_PARTS_MAX            512         /* files of one model, each an open descriptor; real ones reach 191 */
+#define MODEL_TENSORS_MAX          (1u << 18)  /* the largest mixtures of experts have about 140 000; 100 bytes each */
+#define MODEL_TENSOR_NAME_MAX      512         /* bytes; GGUF allows 64, HF names of vision towers reach about 120 */
+#define MODEL_LAYERS_MAX           512         /* the deepest public model has 128 */
+#define MODEL_NAME_BYTES_MAX       128         /* model and architecture names, with the NUL; longer ones are cut */
+#define MODEL_ROPE_FACTORS_MAX     512         /* half of MODEL_HEAD_DIM_MAX */
+#define MODEL_HEAD_DIM_MAX         1024        /* real ones reach 256 */
+#define MODEL_HEADS_MAX            1024        /* real ones reach 128 */
+#define MODEL_HIDDEN_MAX           (1u << 17)  /* real ones reach 16384 */
+#define MODEL_FFN_MAX              (1u << 20)  /* real ones reach 53248 */
+#define MODEL_VOCAB_MAX            (1u << 22)  /* real ones reach 262208; logits of one row stay under 16 MB */
+#define MODEL_CONTEXT_MAX          (1u << 27)  /* tokens; the longest claim so far is 10 million */
+#define MODEL_EXPERTS_MAX          4096        /* real ones reach 512 */
+#define MODEL_EXPERTS_USED_MAX     64          /* experts one token takes; real ones reach 22 */
+#define MODEL_EOS_MAX              16          /* ids that end an answer; real models list up to 6 */
+#define MODEL_JSON_BYTES_MAX       (32 * MIB)  /* one safetensors header, or the index; the largest index has 9 MB */
+#define MODEL_CONFIG_BYTES_MAX     (1 * MIB)   /* config.json and generation_config.json have a few KB */
+#define MODEL_TOKENIZER_CONFIG_MAX (16 * MIB)  /* tokenizer_config.json; Gemma's has 1.2 MB */
+#define MODEL_TEMPLATE_MAX         (1 * MIB)   /* bytes of a chat template; real ones reach 30 KB */
+#define GGUF_HEADER_BYTES_MAX      (128 * MIB) /* tokens and merges take 13 MB; an embedded tokenizer.json 33 MB */
+#define GGUF_FIELDS_MAX            16384       /* metadata keys; real files have under 100 */
+#define GGUF_KEY_BYTES_MAX         65535       /* as the format says */
+#define GGUF_ARRAY_DEPTH_MAX       4           /* arrays inside arrays; real files do not nest, the skipping recurses */
+#define GGUF_ALIGN_MAX             (1 * MIB)   /* writers use 32; more than a huge page is never useful */
 
 /* Pulling models. */
 #define HUB_NAME_MAX           200          /* bytes of a cache name: it is one file name (255) plus our suffixes */
@@ -94,9 +94,9 @@
 #define CHAT_MESSAGES_MAX        10000      /* of one conversation; the context is full long before */
 
 /* Stop strings of one request. */
-#define STOPS_MAX       64           /* OpenAI allows 4; clients list a few dozen. Also the most children of a node */
-#define STOP_BYTES_MAX  1024         /* one stop; as much text may be held back from a stream */
-#define STOPS_BYTES_MAX (16 * 1024)  /* all of one request; the automaton takes about 16 bytes for each */
+#define STOPS_MAX       64          /* OpenAI allows 4; clients list a few dozen. Also the most children of a node */
+#define STOP_BYTES_MAX  1024        /* one stop; as much text may be held back from a stream */
+#define STOPS_BYTES_MAX (16 * 1024) /* all of one request; the automaton takes about 16 bytes for each */
 
 /* Chat templates. A hostile template must end within about a tenth of a second and a bounded amount of memory. */
 #define CHAT_TEMPLATE_BYTES_MAX (1 * MIB)  /* the longest public template is 30 KB */
@@ -117,17 +117,17 @@
 #define CHAT_SET_MAX            64         /* named templates of one model; public ones have at most 5 */
 
 /* Tokenizers. */
-#define TEXT_BYTES_MAX        (64 * MIB)  /* one text to encode; the longest contexts are about 4 MB of text */
-#define TOK_COUNT_MAX         (1u << 20)  /* tokens of a vocabulary; the largest public one has 262,144 */
-#define TOK_NAME_BYTES_MAX    4096        /* one token's name; the longest known is 512 */
-#define TOK_BYTES_MAX         (64 * MIB)  /* all names together; the largest public vocabulary needs 3 MB */
-#define TOK_MERGES_MAX        (4u << 20)  /* the largest public list has 580,604 */
-#define TOK_ADDED_MAX         (64u << 10) /* added tokens; Gemma has 6,415 */
-#define TOK_CHARSMAP_MAX      (16 * MIB)  /* a precompiled normaliser; nmt_nfkc_cf has 238 KB */
-#define TOK_SPM_BYTES_MAX     (128 * MIB) /* a SentencePiece file; Gemma's has 4.2 MB */
-#define TOK_POST_MAX          64          /* special tokens that a post-processor puts around a text */
-#define REGEX_BYTES_MAX       (64 * 1024) /* a translated pattern; the longest known has 700 bytes */
-#define REGEX_GROUPS_MAX      64          /* groups of a pattern, nested or not */
+#define TEXT_BYTES_MAX        (64 * MIB)        /* one text to encode; the longest contexts are about 4 MB of text */
+#define TOK_COUNT_MAX         (1u << 20)        /* tokens of a vocabulary; the largest public one has 262,144 */
+#define TOK_NAME_BYTES_MAX    4096              /* one token's name; the longest known is 512 */
+#define TOK_BYTES_MAX         (64 * MIB)        /* all names together; the largest public vocabulary needs 3 MB */
+#define TOK_MERGES_MAX        (4u << 20)        /* the largest public list has 580,604 */
+#define TOK_ADDED_MAX         (64u << 10)       /* added tokens; Gemma has 6,415 */
+#define TOK_CHARSMAP_MAX      (16 * MIB)        /* a precompiled normaliser; nmt_nfkc_cf has 238 KB */
+#define TOK_SPM_BYTES_MAX     (128 * MIB)       /* a SentencePiece file; Gemma's has 4.2 MB */
+#define TOK_POST_MAX          64                /* special tokens that a post-processor puts around a text */
+#define REGEX_BYTES_MAX       (64 * 1024)       /* a translated pattern; the longest known has 700 bytes */
+#define REGEX_GROUPS_MAX      64                /* groups of a pattern, nested or not */
 #define REGEX_STACK_BYTES_MAX (4 * 1024 * 1024) /* backtracking memory of a match, per thread */
 #define REGEX_STEPS_MAX       (256u << 20) /* backtracking steps of one match: a run of TEXT_BYTES_MAX gone back over */
 

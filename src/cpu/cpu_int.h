@@ -89,7 +89,7 @@ struct kernels {
     void (*attend_join)(struct worker *w, const struct attend_tile *t, uint32_t n_parts); /* partial: [part][pair] */
     void (*rope)(enum rope_style style, uint32_t dims, const float *table, float *x);
     bool (*to_kv)(enum dtype dtype, const float *x, uint32_t n, unsigned char *to); /* false: not this dtype */
-    uint64_t (*peak)(bool integers, uint64_t rounds);                                /* cpu_peak in cpu.h */
+    uint64_t (*peak)(bool integers, uint64_t rounds);                               /* cpu_peak in cpu.h */
     void (*add_row)(float *x, const float *y, uint32_t n);                          /* x += y */
 };
 
