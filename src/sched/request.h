@@ -1,0 +1,120 @@
+/* One request, as it travels between the thread that wants text and the engine thread: what is asked, and room for
+ * everything that will be answered, in one allocation made by the asker. The engine thread therefore never allocates.
+ *
+ * Ownership. The asker makes it (request_new), hands it to the engine, and from then on only reads what is marked as
+ * published; it gets it back with the final notice, and frees it. In between it may set `cancel` and `n_read`.
+ *
+ * Answers are not messages. Chosen ids are written into the choice's own array and then published by the count n_out
+ * (release); a reader loads the count (acquire) and reads ids below it. So a slow reader costs no queue, nothing is
+ * copied twice, and "the outbox is full" is simply n_out - n_read reaching the window: the request is paused then, and
+ * nobody else.
+ *
+ * Every choice ends exactly once: `end` is set (release) after its last id. A request is done when all choices are.
+ *
+ * Threads: as said at each field. */
+#ifndef SCHED_REQUEST_H
+#define SCHED_REQUEST_H
+
+#include "base/base.h"
+#include "sample/sample.h"
+#include "text/detok.h"
+
+#include <stdatomic.h>
+
+enum req_end {
+    END_NONE = 0,
+    END_EOS,       /* one of the stop ids; it is the last id of the output */
+    END_STOP,      /* a stop string; stop_index says which */
+    END_LENGTH,    /* max_tokens, or the context is full */
+    END_CANCELLED, /* the asker left */
+    END_DEADLINE,  /* its time was over */
+    END_EXPIRED,   /* it was paused for too long by a reader that does not read */
+    END_BUSY,      /* it waited in the queue for longer than allowed */
+    END_ABORTED,   /* the engine is stopping */
+    END_FAILED,    /* the device or an invariant failed; or this row's logits were not numbers */
+    END_COUNT
+};
+const char *req_end_name(enum req_end end); /* "stop", "length", "abort"...: vLLM's finished_reason */
+
+/* What is asked. Arrays are copied by request_new. */
+struct request_options {
+    const uint32_t *prompt;
+    uint32_t n_prompt;           /* at least 1 */
+    uint32_t max_tokens;         /* of each choice; at least 1 */
+    uint32_t min_tokens;         /* stop ids are banned before */
+    uint32_t n_choices;          /* at least 1 */
+    struct sample_params sample; /* choice is set per choice: 0 .. n_choices-1 */
+    const uint32_t *stop_ids;    /* the model's end tokens (unless ignore_eos) and the request's own */
+    uint32_t n_stop_ids;
+    const uint32_t *banned_ids; /* never chosen: the model's end tokens under ignore_eos */
+    uint32_t n_banned_ids;
+    struct stop_set *stops;         /* ownership moves to the request; NULL = none */
+    const struct vocab_view *vocab; /* for stops; may be NULL when there are none */
+    struct tok_lead lead;
+    bool show_special;
+    const uint64_t *allowed; /* bit per id (allowed_token_ids); vocab bits; NULL = all */
+    uint32_t vocab_size;
+    uint32_t n_top; /* alternatives per token */
+    bool want_logprobs;
+    bool want_prompt_logprobs; /* also of the prompt's tokens; bypasses the prefix lookup */
+    uint32_t tenant;           /* index into the scheduler's tenants; 0 = the common one */
+    int32_t priority;          /* lower first, as vLLM has it */
+    uint32_t adapter;
+    uint64_t salt;           /* of the prefix cache */
+    uint64_t ttft_target_ns; /* for order `deadline`; 0 = none */
+    uint64_t deadline_ns;    /* from arrival to the end; 0 = none */
+    uint32_t read_window;    /* tokens that may be unread before the request pauses; 0 = never pauses */
+    uint32_t n_resume; /* ids at the end of prompt that are output of an earlier life of this request: random draws
+                          count from there (contract: continue after these output ids) */
+};
+
+struct prompt_logprob {
+    float logprob;
+    uint32_t rank; /* 1 = most likely */
+};
+
+/* One of the n answers. */
+struct choice {
+    _Atomic uint32_t n_out;        /* published ids; engine writes */
+    _Atomic int end;               /* enum req_end; engine writes, once, last */
+    uint32_t stop_index;           /* for END_STOP; valid once end is set */
+    uint64_t text_bytes;           /* bytes of text before the stop; valid once end is set */
+    uint32_t *ids;                 /* [max_tokens] */
+    float *logprobs;               /* [max_tokens] or NULL */
+    struct token_logprob *top;     /* [max_tokens][n_top] or NULL */
+    struct detok stop_state;       /* engine only */
+    struct sample_history history; /* engine only; cap 0 when no penalty is set */
+    struct sample_params sample;
+};
+
+struct request {
+    struct request_options o; /* arrays point into this allocation */
+    _Atomic bool cancel;      /* asker sets; see engine_cancel */
+    _Atomic uint32_t n_read;  /* asker: the least number of ids read over its unfinished choices */
+    _Atomic bool noticed;     /* a notice is on its way; see engine.h */
+    void *client;             /* struct engine_client of the asker */
+    void *user;               /* the asker's own */
+
+    /* Times in ns of the engine's clock; written by the engine before the final notice (first_token before the first
+     * publication). */
+    uint64_t t_arrival, t_admitted, t_first_token, t_end;
+    uint32_t n_cached; /* prompt tokens found in the prefix cache at first admission */
+    uint32_t n_preempted;
+    uint64_t spec_drafted, spec_accepted;
+    struct prompt_logprob *prompt_logprobs; /* [n_prompt]; entry 0 means nothing; valid when a choice has n_out > 0 */
+    struct token_logprob *prompt_top;       /* [n_prompt][n_top] or NULL */
+    uint32_t n_prompt_logprobs;             /* how many are filled */
+
+    uint32_t n_choices;
+    struct choice *choices; /* [n_choices] */
+    struct error error;     /* for END_FAILED */
+};
+
+/* ERR_INVALID, ERR_LIMIT name the field. The sampling parameters must have been checked. */
+enum err request_new(const struct request_options *o, struct request **out, struct error *e) MUST_CHECK;
+void request_free(struct request *r); /* NULL is fine */
+
+/* All choices have ended. */
+bool request_is_done(const struct request *r);
+
+#endif
