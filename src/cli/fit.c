@@ -1,16 +1,5 @@
-/* Memory of a model; see fit.h.
- *
- * The buffers follow what model/decoder.c allocates for steps of that many rows: it is an estimate, since a backend may
- * keep activations in several forms, but it is small beside weights and cache. Weights count whole although they are
- * mapped: a model that is read from the disk again for every token is not usable, so it counts as not fitting. */
+/* Words of options to what model/fit.h counts with; see fit.h. */
 #include "cli/fit.h"
-
-#include "cli/inspect_int.h"
-#include "cli/machine.h"
-#include "model/arch.h"
-#include "model/model.h"
-
-#include <string.h>
 
 enum dtype fit_kv_dtype(int choice)
 {
@@ -32,153 +21,11 @@ enum dtype fit_weight_dtype(int choice)
     return dtype;
 }
 
-/* Bytes of n_mats matrices of random weights, by the rule of model/dummy.h. */
-static uint64_t dummy_bytes(enum dtype dtype, uint64_t n_mats, uint64_t n_out, uint64_t n_in)
+struct fit_wants fit_wants_of(const struct options *o, uint32_t rows, uint32_t out_rows)
 {
-    const struct dtype_info *info = dtype_info(dtype);
-    if (n_in % info->block_elems != 0)
-        info = dtype_info(n_in % 32 == 0 ? DTYPE_Q8_0 : DTYPE_F16);
-    return n_mats * n_out * (n_in / info->block_elems) * info->block_bytes;
-}
-
-/* One kind of matrix into the sums. used of n_mats take part in a token; a table that is only looked up has none. */
-static void add_matrix(
-    struct fit *f, enum dtype dtype, uint64_t n_mats, uint64_t used, uint64_t n_out, uint64_t n_in, uint64_t times)
-{
-    const uint64_t bytes = dummy_bytes(dtype, n_mats, n_out, n_in);
-    f->n_params += times * n_mats * n_out * n_in;
-    f->weight_bytes += times * bytes;
-    f->active_params += times * used * n_out * n_in;
-    f->active_bytes += times * (bytes / n_mats * used);
-}
-
-static void measure_shape(struct fit *f, const struct model_config *c, enum dtype dtype)
-{
-    const uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
-    const uint64_t n = c->n_layers, experts = MAX(c->n_experts, 1u);
-    const uint64_t used = c->n_experts > 0 ? c->n_experts_used : 1;
-    const uint64_t ffn = c->n_experts > 0 ? c->expert_ffn : c->ffn;
-    f->main_dtype = dtype;
-    add_matrix(f, dtype, 1, c->tied_embeddings ? 1 : 0, c->vocab, c->hidden, 1);
-    if (!c->tied_embeddings)
-        add_matrix(f, dtype, 1, 1, c->vocab, c->hidden, 1);
-    add_matrix(f, dtype, 1, 1, q, c->hidden, n);
-    add_matrix(f, dtype, 1, 1, kv, c->hidden, 2 * n);
-    add_matrix(f, dtype, 1, 1, c->hidden, q, n);
-    add_matrix(f, dtype, experts, used, ffn, c->hidden, 2 * n);
-    add_matrix(f, dtype, experts, used, c->hidden, ffn, n);
-    if (c->n_experts > 0)
-        add_matrix(f, DTYPE_F32, 1, 1, c->n_experts, c->hidden, n);
-}
-
-/* Is this tensor one of the experts': as the architecture's table names them, stacked or one by one. */
-static bool is_expert(struct str name)
-{
-    return memmem(name.p, name.n, "_exps.", 6) != NULL || memmem(name.p, name.n, ".experts.", 9) != NULL;
-}
-
-static void measure_source(struct fit *f, const struct model_config *c, const struct model_source *s)
-{
-    uint64_t by_dtype[DTYPE_COUNT] = {0}, expert_bytes = 0, expert_params = 0, looked_up = 0, looked_up_params = 0;
-    const struct arch *arch = arch_find(c->arch);
-    const struct arch_names *names = arch == NULL ? NULL : model_source_kind(s) == MODEL_GGUF ? arch->gguf : arch->hf;
-    for (uint64_t i = 0; i < model_tensor_count(s); i++) {
-        const struct model_tensor *t = model_tensor_at(s, i);
-        const uint64_t n = tensor_n_elems(&t->view);
-        f->n_params += n;
-        f->weight_bytes += t->view.bytes;
-        by_dtype[t->view.dtype] += t->view.bytes;
-        if (c->n_experts > 0 && is_expert(t->name)) {
-            expert_bytes += t->view.bytes;
-            expert_params += n;
-        }
-        if (names != NULL && !c->tied_embeddings && str_is(t->name, names->embed)) {
-            looked_up = t->view.bytes;
-            looked_up_params = n;
-        }
-    }
-    for (size_t d = 0; d < DTYPE_COUNT; d++)
-        if (by_dtype[d] > by_dtype[f->main_dtype])
-            f->main_dtype = (enum dtype)d;
-    f->active_bytes = f->weight_bytes - looked_up;
-    f->active_params = f->n_params - looked_up_params;
-    if (c->n_experts > 0) {
-        const uint64_t idle = c->n_experts - MIN(c->n_experts_used, c->n_experts);
-        f->active_bytes -= expert_bytes / c->n_experts * idle;
-        f->active_params -= expert_params / c->n_experts * idle;
-    }
-}
-
-static uint64_t buffers_of(const struct model_config *c, uint64_t rows, uint64_t out_rows)
-{
-    const uint64_t q = (uint64_t)c->n_heads * c->head_dim, top_k = c->n_experts > 0 ? c->n_experts_used : 1;
-    const uint64_t ffn = MAX(c->ffn, c->expert_ffn);
-    uint64_t per_row = (uint64_t)c->hidden * 2 + q * 2 + ffn * top_k; /* streams, and what products read */
-    per_row += MAX(MAX(2 * ffn, (uint64_t)c->hidden) * top_k, (uint64_t)2 * c->n_kv_heads * c->head_dim);
-    return rows * per_row * sizeof(float) * 5 / 4 + (out_rows + 3) * c->vocab * sizeof(float);
-}
-
-enum err fit_measure(struct fit *f, const struct model_config *c, const struct model_source *source,
-    const struct options *o, uint32_t rows, uint32_t out_rows, struct error *e)
-{
-    *f = (struct fit){.kv_dtype = fit_kv_dtype(o->kv_cache_dtype)};
-    if (!c->arch_known || arch_find(c->arch) == NULL)
-        return FAIL(e, ERR_UNSUPPORTED, "architecture '%s' is not supported; see 'quern inspect'",
-            c->arch_name[0] ? c->arch_name : "(not named)");
-    uint64_t block_bytes;
-    TRY(decoder_kv_block_bytes(c, f->kv_dtype, FIT_BLOCK_TOKENS, &block_bytes, e));
-    f->kv_token_bytes = block_bytes / FIT_BLOCK_TOKENS;
-    bool local = false;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        local = local || c->layer_is_local[i];
-    f->rope_token_bytes = (uint64_t)c->rope.dims * sizeof(float) * (local ? 2 : 1);
-    f->buffer_bytes = buffers_of(c, rows, out_rows);
-    if (source != NULL)
-        measure_source(f, c, source);
-    else
-        measure_shape(f, c, fit_weight_dtype(o->weight_dtype));
-    f->memory_bytes = o->memory_bytes != 0 ? o->memory_bytes : machine_memory_free_bytes();
-    return OK;
-}
-
-uint64_t fit_fixed_bytes(const struct fit *f)
-{
-    return f->weight_bytes + f->buffer_bytes;
-}
-
-uint64_t fit_sequence_bytes(const struct fit *f, uint32_t n)
-{
-    const uint64_t blocks = ((uint64_t)n + FIT_BLOCK_TOKENS - 1) / FIT_BLOCK_TOKENS;
-    return blocks * FIT_BLOCK_TOKENS * f->kv_token_bytes + n * f->rope_token_bytes;
-}
-
-enum err fit_choose(struct fit *f, const struct model_config *c, const struct options *o, struct error *e)
-{
-    char need[24], have[24];
-    if (o->max_model_len > c->context_length)
-        return FAIL(e, ERR_INVALID, "option --max-model-len: %llu is more than the model's context of %u tokens",
-            (unsigned long long)o->max_model_len, c->context_length);
-    f->reason = o->max_model_len != 0 ? FIT_BY_OPTION : FIT_BY_MODEL;
-    f->context = o->max_model_len != 0 ? (uint32_t)o->max_model_len : c->context_length;
-    if (o->max_model_len == 0 && f->context > CHAT_CONTEXT_DEFAULT) {
-        f->context = CHAT_CONTEXT_DEFAULT;
-        f->reason = FIT_BY_DEFAULT;
-    }
-    if (f->memory_bytes == 0)
-        return OK;
-    const uint64_t fixed = fit_fixed_bytes(f);
-    inspect_show_bytes(f->memory_bytes, have);
-    if (fixed + fit_sequence_bytes(f, FIT_BLOCK_TOKENS) > f->memory_bytes)
-        return FAIL(e, ERR_LIMIT, "the model needs %s of memory for its weights and there are %s; see 'quern plan'",
-            inspect_show_bytes(fixed, need), have);
-    const uint64_t room = f->memory_bytes - fixed;
-    if (fit_sequence_bytes(f, f->context) <= room)
-        return OK;
-    if (f->reason == FIT_BY_OPTION)
-        return FAIL(e, ERR_LIMIT,
-            "a context of %u tokens needs %s beside the weights, together more than the %s there are; see 'quern plan'",
-            f->context, inspect_show_bytes(fit_sequence_bytes(f, f->context), need), have);
-    f->reason = FIT_BY_MEMORY;
-    f->context = (uint32_t)(room / (f->kv_token_bytes + f->rope_token_bytes)) / FIT_BLOCK_TOKENS * FIT_BLOCK_TOKENS;
-    return OK;
+    return (struct fit_wants){.kv_dtype = fit_kv_dtype(o->kv_cache_dtype),
+        .dummy_dtype = fit_weight_dtype(o->weight_dtype),
+        .memory_bytes = o->memory_bytes,
+        .rows = rows,
+        .out_rows = out_rows};
 }

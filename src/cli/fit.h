@@ -1,49 +1,15 @@
-/* How much memory a model takes, computed from its header or from a built-in shape before anything is loaded, and how
- * long a sequence may be. Used by the verbs that load (to refuse in time) and by `quern plan`.
+/* model/fit.h as the command line's options spell it.
  *
  * Threads: any. */
 #ifndef CLI_FIT_H
 #define CLI_FIT_H
 
 #include "cli/options.h"
-#include "format/format.h"
-
-#define FIT_BLOCK_TOKENS 16 /* tokens of a KV block: small, so that a sequence wastes little */
-
-enum fit_reason { /* what decided the context */
-    FIT_BY_MODEL,
-    FIT_BY_OPTION,
-    FIT_BY_DEFAULT, /* CHAT_CONTEXT_DEFAULT */
-    FIT_BY_MEMORY,
-};
-
-struct fit {
-    uint64_t n_params, weight_bytes;      /* all of the model */
-    uint64_t active_params, active_bytes; /* what computing one token multiplies by, and reads */
-    enum dtype main_dtype;                /* most of the weight bytes are of it */
-    enum dtype kv_dtype;
-    uint64_t kv_token_bytes;   /* one token in the KV cache, all layers */
-    uint64_t buffer_bytes;     /* activations and logits of a step, an estimate; rope tables apart */
-    uint64_t rope_token_bytes; /* rope tables, per position */
-    uint64_t memory_bytes;     /* to count on; 0 = unknown */
-    uint32_t context;          /* tokens of a sequence */
-    enum fit_reason reason;
-};
+#include "model/fit.h"
 
 enum dtype fit_kv_dtype(int choice);     /* of enum kv_dtype_choice */
 enum dtype fit_weight_dtype(int choice); /* of --dtype; auto is Q8_0 */
 
-/* Count the weights: of an open model, or of random ones in that shape (source NULL). Fills everything but context and
- * reason. rows and out_rows: of the steps to come. */
-enum err fit_measure(struct fit *f, const struct model_config *c, const struct model_source *source,
-    const struct options *o, uint32_t rows, uint32_t out_rows, struct error *e) MUST_CHECK;
-
-/* Choose the context for one sequence: --max-model-len, else the model's, the default's or what fits. ERR_LIMIT in a
- * sentence when the model, or the context asked for, does not fit into memory; ERR_INVALID when it is more than the
- * model's. */
-enum err fit_choose(struct fit *f, const struct model_config *c, const struct options *o, struct error *e) MUST_CHECK;
-
-uint64_t fit_fixed_bytes(const struct fit *f);                /* weights and buffers */
-uint64_t fit_sequence_bytes(const struct fit *f, uint32_t n); /* cache and tables for n tokens */
+struct fit_wants fit_wants_of(const struct options *o, uint32_t rows, uint32_t out_rows);
 
 #endif

@@ -11,7 +11,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
-#include "cli/machine.h"
+#include "base/machine.h"
 #include "format/format_gguf.h"
 #include "model/arch.h"
 

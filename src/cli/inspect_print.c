@@ -3,18 +3,14 @@
  * out_json_str. */
 #include "cli/inspect_int.h"
 
+#include "base/machine.h"
+
 #include <stdio.h>
 #include <string.h>
 
 const char *inspect_show_bytes(uint64_t bytes, char text[24])
 {
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double v = (double)bytes;
-    size_t u = 0;
-    for (; v >= 1024 && u + 1 < COUNT_OF(units); u++)
-        v /= 1024;
-    snprintf(text, 24, u == 0 ? "%.0f %s" : v < 10 ? "%.2f %s" : "%.1f %s", v, units[u]);
-    return text;
+    return bytes_show(bytes, text);
 }
 
 /* ---- text ---- */

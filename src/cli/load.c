@@ -97,7 +97,8 @@ enum err load_describe(struct load *l, const struct options *o, const struct loa
     name_for_people(l);
     if (l->config.quant_method[0] != '\0' && !dummy)
         return FAIL(e, ERR_UNSUPPORTED, "checkpoints quantised by '%s' are not supported", l->config.quant_method);
-    return fit_measure(&l->fit, &l->config, dummy ? NULL : l->source, o, CHAT_ROWS_MAX, w->out_rows, e);
+    const struct fit_wants wants = fit_wants_of(o, CHAT_ROWS_MAX, w->out_rows);
+    return fit_measure(&l->fit, &l->config, dummy ? NULL : l->source, &wants, e);
 }
 
 /* ---- text ---- */
@@ -226,7 +227,7 @@ enum err load_open(struct load *l, const struct options *o, const struct load_wa
     TRY(load_describe(l, o, w, e)); /* may fetch, which shows its own time */
     const uint64_t start_ns = clock_now(&clock);
     l->threads = o->threads != 0 ? (uint32_t)o->threads : team_cores();
-    TRY(fit_choose(&l->fit, &l->config, o, e));
+    TRY(fit_choose(&l->fit, &l->config, o->max_model_len, CHAT_CONTEXT_DEFAULT, e));
     TRY(open_text(l, o, w, e));
     TRY(open_decoder(l, o, w, e));
     say_loaded(l, o, start_ns, &clock);

@@ -191,10 +191,10 @@ static enum err open_model(struct bench_run *b, struct error *e)
     TRY(load_pick_ops(o, &l->ops, e));
     TRY(load_describe(l, o, &wants, e));
     l->threads = o->threads != 0 ? (uint32_t)o->threads : team_cores();
-    struct options one = *o; /* the context that the tests need, unless one was asked for */
-    if (one.max_model_len == 0)
-        one.max_model_len = MIN(l->config.context_length, (uint32_t)BENCH_DEPTH + DECODE_STEPS);
-    TRY(fit_choose(&l->fit, &l->config, &one, e));
+    uint64_t context = o->max_model_len;
+    if (context == 0) /* the context that the tests need */
+        context = MIN(l->config.context_length, (uint32_t)BENCH_DEPTH + DECODE_STEPS);
+    TRY(fit_choose(&l->fit, &l->config, context, CHAT_CONTEXT_DEFAULT, e));
     struct weight_source src;
     if (o->load_format == LOAD_DUMMY) {
         TRY(dummy_new(fit_weight_dtype(o->weight_dtype), 0, &l->dummy, e));

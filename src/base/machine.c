@@ -1,10 +1,11 @@
 /* The machine; see machine.h. A container sees the memory of its whole host, so the limit of the control group counts:
  * memory.max of version 2 (the word "max" when there is none), memory.limit_in_bytes of version 1 (a huge number). */
-#include "cli/machine.h"
+#include "base/machine.h"
 
 #include "base/limits.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,4 +76,15 @@ uint64_t machine_memory_free_bytes(void)
         group_free_bytes("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"));
     return MIN(bytes, group_free_bytes("/sys/fs/cgroup/memory/memory.limit_in_bytes",
                           "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat"));
+}
+
+const char *bytes_show(uint64_t bytes, char text[24])
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double v = (double)bytes;
+    size_t u = 0;
+    for (; v >= 1024 && u + 1 < COUNT_OF(units); u++)
+        v /= 1024;
+    snprintf(text, 24, u == 0 ? "%.0f %s" : v < 10 ? "%.2f %s" : "%.1f %s", v, units[u]);
+    return text;
 }

@@ -1,6 +1,6 @@
-/* The machine quern runs on, as far as the command line asks. Threads: any. */
-#ifndef CLI_MACHINE_H
-#define CLI_MACHINE_H
+/* The machine quern runs on, as far as sizing asks. Threads: any. */
+#ifndef BASE_MACHINE_H
+#define BASE_MACHINE_H
 
 #include "base/base.h"
 
@@ -11,5 +11,8 @@ uint64_t machine_memory_bytes(void);
 /* Of those, what is free now or can be freed at once (the page cache counts as free). 0 when the system does not say.
  */
 uint64_t machine_memory_free_bytes(void);
+
+/* "1.50 GiB", for people. Returns text. */
+const char *bytes_show(uint64_t bytes, char text[24]);
 
 #endif
