@@ -93,6 +93,11 @@
 #define EDIT_HISTORY_MAX         500        /* messages that the arrow keys reach */
 #define CHAT_MESSAGES_MAX        10000      /* of one conversation; the context is full long before */
 
+/* The KV cache's bookkeeping. */
+#define KV_BLOCKS_MAX       (1u << 26) /* blocks of 16 tokens: a billion tokens; 100 bytes of bookkeeping each */
+#define KV_BLOCK_TOKENS_MAX 1024       /* larger blocks waste half of themselves per sequence and share little */
+#define KV_SEQS_MAX         (1u << 20) /* open sequences; a server runs thousands */
+
 /* Stop strings of one request. */
 #define STOPS_MAX       64          /* OpenAI allows 4; clients list a few dozen. Also the most children of a node */
 #define STOP_BYTES_MAX  1024        /* one stop; as much text may be held back from a stream */

@@ -77,7 +77,8 @@ struct kv_copy {
 
 /* Make room for positions up to n_tokens (exclusive), of which those from first_write on will be written now. A block
  * about to be written that is shared or published is replaced by a copy: *copy is set and *n_copies is 1, else 0; at
- * most one block can need it. All or nothing: ERR_AGAIN when there are not enough blocks, with nothing changed. */
+ * most one block can need it. fence: the step that makes the copy, which still reads the source. All or nothing:
+ * ERR_AGAIN when there are not enough blocks, with nothing changed. */
 enum err kv_seq_grow(struct kv *kv, struct kv_seq s, uint32_t n_tokens, uint32_t first_write, struct kv_copy *copy,
     uint32_t *n_copies, uint64_t fence) MUST_CHECK;
 
@@ -102,9 +103,9 @@ void kv_seq_trim(struct kv *kv, struct kv_seq s, uint32_t before, uint64_t fence
 void kv_seq_close(struct kv *kv, struct kv_seq s, uint64_t fence);
 
 /* Swap: out copies every block the sequence alone holds to host slots (shared published ones too: they may be evicted
- * meanwhile) and gives the device blocks back behind the fence; in takes device blocks again. copies has room for
- * seq_blocks_max pairs: device -> host for out, host -> device for in. Host slots are free again at once after a swap
- * in has been launched: the fence protects them. ERR_AGAIN: no room on that side, nothing changed. */
+ * meanwhile) and gives the device blocks back behind the fence; in takes device blocks again, and gives the host slots
+ * back behind its fence, which therefore is the step that copies them in. copies has room for seq_blocks_max pairs:
+ * device -> host for out, host -> device for in. ERR_AGAIN: no room on that side, nothing changed. */
 enum err kv_swap_out(
     struct kv *kv, struct kv_seq s, struct kv_copy *copies, uint32_t *n_copies, uint64_t fence) MUST_CHECK;
 enum err kv_swap_in(

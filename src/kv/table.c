@@ -1,0 +1,257 @@
+/* Sequences: which block holds which positions of which sequence.
+ *
+ * A sequence holds exactly the blocks that its positions need. Blocks are shared between sequences by reference: by a
+ * fork, or because the prefix index found them. Shared and published blocks are read-only; the one block that a
+ * sequence is about to write into and may not is replaced by a copy first (kv_seq_grow).
+ *
+ * Publishing walks a chain: for each block that became full, either the index already has its content behind the same
+ * prefix (then the chain goes on from that entry and ours stays private), or ours is entered. The last entry of the
+ * chain may have been evicted meanwhile when it was another's block; then the walk starts over from the first block,
+ * which finds or enters everything again. That costs one hash a block and is rare: a sequence keeps alive what it
+ * published itself. */
+#include "kv/kv_int.h"
+
+#include <string.h>
+
+struct kv_sequence *kv_seq_of(const struct kv *kv, struct kv_seq s)
+{
+    assert(s.v < kv->o.seqs_max && kv->seqs[s.v].is_open);
+    return &kv->seqs[s.v];
+}
+
+static enum err seq_take(struct kv *kv, struct kv_key key, struct kv_seq *out)
+{
+    if (kv->first_free_seq == KV_NONE)
+        return ERR_AGAIN;
+    out->v = kv->first_free_seq;
+    struct kv_sequence *const q = &kv->seqs[out->v];
+    kv->first_free_seq = q->next_free;
+    kv->n_open++;
+    *q = (struct kv_sequence){
+        .key = key, .chain = kv_chain_root(kv, key), .table = q->table, .next_free = KV_NONE, .is_open = true};
+    return OK;
+}
+
+static struct kv_pool *pool_of(struct kv *kv, const struct kv_sequence *q)
+{
+    return q->is_swapped ? &kv->host : &kv->device;
+}
+
+/* Give back the entries from `first` on, last one first, so that a tail is evicted before what it hangs on. */
+static void seq_drop(struct kv *kv, struct kv_sequence *q, uint32_t first, uint64_t fence)
+{
+    while (q->n_blocks > first) {
+        const uint32_t b = q->table[--q->n_blocks];
+        if (b != KV_NONE)
+            kv_block_unref(pool_of(kv, q), b, fence);
+    }
+    q->n_trimmed = MIN(q->n_trimmed, q->n_blocks);
+    if (q->n_chained > q->n_blocks) { /* the entry of the new last block may be another's block: find it again */
+        q->chain = kv_chain_root(kv, q->key);
+        q->n_chained = 0;
+    }
+}
+
+enum err kv_seq_open(struct kv *kv, struct kv_key key, const uint32_t *ids, uint32_t n, bool lookup, struct kv_seq *out,
+    uint32_t *n_found, enum kv_hit *hit)
+{
+    *n_found = 0;
+    *hit = KV_MISS;
+    *out = KV_SEQ_NONE;
+    TRY(seq_take(kv, key, out));
+    if (!lookup || !kv->o.prefix_cache)
+        return OK;
+    struct kv_sequence *const q = kv_seq_of(kv, *out);
+    const uint32_t bt = kv->o.block_tokens;
+    const uint32_t n_full = MIN(n / bt, kv->o.seq_blocks_max);
+    while (q->n_blocks < n_full) {
+        const uint32_t *const block_ids = ids + (size_t)q->n_blocks * bt;
+        const uint32_t b = kv_index_find(kv, &q->chain, kv_chain_hash(kv, &q->chain, block_ids), key, block_ids);
+        if (b == KV_NONE)
+            break;
+        kv_block_ref(&kv->device, b);
+        kv_chain_step(kv, &q->chain, b);
+        q->table[q->n_blocks++] = b;
+    }
+    q->n_chained = q->n_blocks;
+    q->n_tokens = *n_found = q->n_blocks * bt;
+    *hit = q->n_blocks == 0 ? KV_MISS : q->n_blocks == n_full ? KV_HIT_EXACT : KV_HIT_PREFIX;
+    struct kv_stats *const st = &kv->stats;
+    st->lookups++;
+    st->miss += *hit == KV_MISS;
+    st->prefix += *hit == KV_HIT_PREFIX;
+    st->exact += *hit == KV_HIT_EXACT;
+    st->tokens_asked += n;
+    st->tokens_found += *n_found;
+    return OK;
+}
+
+uint32_t kv_peek(const struct kv *kv, struct kv_key key, const uint32_t *ids, uint32_t n)
+{
+    if (!kv->o.prefix_cache)
+        return 0;
+    const uint32_t bt = kv->o.block_tokens;
+    const uint32_t n_full = MIN(n / bt, kv->o.seq_blocks_max);
+    struct kv_chain chain = kv_chain_root(kv, key);
+    uint32_t i = 0;
+    for (; i < n_full; i++) {
+        const uint32_t *const block_ids = ids + (size_t)i * bt;
+        const uint32_t b = kv_index_find(kv, &chain, kv_chain_hash(kv, &chain, block_ids), key, block_ids);
+        if (b == KV_NONE)
+            break;
+        kv_chain_step(kv, &chain, b);
+    }
+    return i * bt;
+}
+
+/* The entry that a write from first_write on must copy first; KV_NONE when there is none. */
+static uint32_t entry_to_copy(const struct kv *kv, const struct kv_sequence *q, uint32_t n_tokens, uint32_t first_write)
+{
+    if (first_write >= n_tokens)
+        return KV_NONE;
+    uint32_t found = KV_NONE;
+    for (uint32_t i = first_write / kv->o.block_tokens; i < MIN(q->n_blocks, kv_blocks_for(kv, n_tokens)); i++) {
+        assert(q->table[i] != KV_NONE); /* a trimmed position is never written again */
+        const struct kv_block *const b = &kv->device.blocks[q->table[i]];
+        if (b->refs > 1 || b->serial != 0) {
+            assert(found == KV_NONE);
+            found = i;
+        }
+    }
+    return found;
+}
+
+uint32_t kv_seq_need(const struct kv *kv, struct kv_seq s, uint32_t n_tokens, uint32_t first_write)
+{
+    const struct kv_sequence *const q = kv_seq_of(kv, s);
+    assert(!q->is_swapped);
+    const uint32_t n_blocks = kv_blocks_for(kv, n_tokens);
+    const uint32_t n_new = n_blocks > q->n_blocks ? n_blocks - q->n_blocks : 0;
+    return n_new + (entry_to_copy(kv, q, n_tokens, first_write) != KV_NONE);
+}
+
+enum err kv_seq_grow(struct kv *kv, struct kv_seq s, uint32_t n_tokens, uint32_t first_write, struct kv_copy *copy,
+    uint32_t *n_copies, uint64_t fence)
+{
+    struct kv_sequence *const q = kv_seq_of(kv, s);
+    assert(!q->is_swapped && kv_blocks_for(kv, n_tokens) <= kv->o.seq_blocks_max);
+    *n_copies = 0;
+    if (kv_seq_need(kv, s, n_tokens, first_write) > kv_pool_available(&kv->device))
+        return ERR_AGAIN;
+    const uint32_t i = entry_to_copy(kv, q, n_tokens, first_write);
+    if (i != KV_NONE) {
+        *copy = (struct kv_copy){.src = q->table[i], .dst = kv_block_take(kv)};
+        *n_copies = 1;
+        q->table[i] = copy->dst;
+        kv_block_unref(&kv->device, copy->src, fence);
+        kv->stats.copied++;
+        if (q->n_chained > i) { /* what will be in the copy is not what the index has */
+            q->chain = kv_chain_root(kv, q->key);
+            q->n_chained = 0;
+        }
+    }
+    while (q->n_blocks < kv_blocks_for(kv, n_tokens))
+        q->table[q->n_blocks++] = kv_block_take(kv);
+    q->n_tokens = MAX(q->n_tokens, n_tokens);
+    return OK;
+}
+
+enum err kv_seq_fork(struct kv *kv, struct kv_seq parent, uint32_t n_tokens, struct kv_seq *out)
+{
+    const struct kv_sequence *const from = kv_seq_of(kv, parent);
+    assert(!from->is_swapped && n_tokens <= from->n_tokens);
+    *out = KV_SEQ_NONE;
+    TRY(seq_take(kv, from->key, out));
+    struct kv_sequence *const q = kv_seq_of(kv, *out);
+    q->n_blocks = kv_blocks_for(kv, n_tokens);
+    q->n_tokens = n_tokens;
+    q->n_trimmed = MIN(from->n_trimmed, q->n_blocks);
+    for (uint32_t i = 0; i < q->n_blocks; i++) {
+        q->table[i] = from->table[i];
+        if (q->table[i] != KV_NONE)
+            kv_block_ref(&kv->device, q->table[i]);
+    }
+    if (from->n_chained <= n_tokens / kv->o.block_tokens) { /* else the chain is past the fork: start over */
+        q->chain = from->chain;
+        q->n_chained = from->n_chained;
+    }
+    return OK;
+}
+
+/* The ids of block i, in one piece. */
+static const uint32_t *block_ids_of(
+    struct kv *kv, uint32_t i, const uint32_t *prompt, uint32_t n_prompt, const uint32_t *output)
+{
+    const uint32_t bt = kv->o.block_tokens, first = i * bt;
+    if (first + bt <= n_prompt)
+        return prompt + first;
+    if (first >= n_prompt)
+        return output + (first - n_prompt);
+    const uint32_t n_head = n_prompt - first;
+    memcpy(kv->scratch, prompt + first, n_head * sizeof prompt[0]);
+    memcpy(kv->scratch + n_head, output, (bt - n_head) * sizeof output[0]);
+    return kv->scratch;
+}
+
+void kv_seq_publish(
+    struct kv *kv, struct kv_seq s, const uint32_t *prompt, uint32_t n_prompt, const uint32_t *output, uint32_t n_final)
+{
+    struct kv_sequence *const q = kv_seq_of(kv, s);
+    const uint32_t n_full = MIN(n_final / kv->o.block_tokens, q->n_blocks);
+    if (!kv->o.prefix_cache || q->is_swapped || q->n_chained >= n_full)
+        return;
+    if (q->n_chained > 0 && kv->device.blocks[q->chain.block].serial != q->chain.serial) {
+        q->chain = kv_chain_root(kv, q->key);
+        q->n_chained = 0;
+    }
+    for (; q->n_chained < n_full; q->n_chained++) {
+        const uint32_t *const ids = block_ids_of(kv, q->n_chained, prompt, n_prompt, output);
+        const uint64_t hash = kv_chain_hash(kv, &q->chain, ids);
+        uint32_t b = kv_index_find(kv, &q->chain, hash, q->key, ids);
+        if (b == KV_NONE) {
+            b = q->table[q->n_chained];
+            if (b == KV_NONE) /* trimmed and gone: nothing of ours could be found behind it */
+                return;
+            if (kv->device.blocks[b].serial != 0) /* entered behind a parent that is gone, so nobody finds it there */
+                kv_index_remove(kv, b);
+            kv_index_insert(kv, b, &q->chain, hash, q->key, ids);
+        }
+        kv_chain_step(kv, &q->chain, b);
+    }
+}
+
+void kv_seq_truncate(struct kv *kv, struct kv_seq s, uint32_t n_tokens, uint64_t fence)
+{
+    struct kv_sequence *const q = kv_seq_of(kv, s);
+    if (n_tokens >= q->n_tokens)
+        return;
+    seq_drop(kv, q, kv_blocks_for(kv, n_tokens), fence);
+    q->n_tokens = n_tokens;
+}
+
+void kv_seq_trim(struct kv *kv, struct kv_seq s, uint32_t before, uint64_t fence)
+{
+    struct kv_sequence *const q = kv_seq_of(kv, s);
+    const uint32_t n = MIN(before / kv->o.block_tokens, q->n_blocks);
+    for (uint32_t i = n; i-- > q->n_trimmed;) {
+        kv_block_unref(pool_of(kv, q), q->table[i], fence);
+        q->table[i] = KV_NONE;
+    }
+    q->n_trimmed = MAX(q->n_trimmed, n);
+}
+
+void kv_seq_close(struct kv *kv, struct kv_seq s, uint64_t fence)
+{
+    struct kv_sequence *const q = kv_seq_of(kv, s);
+    seq_drop(kv, q, 0, fence);
+    *q = (struct kv_sequence){.table = q->table, .next_free = kv->first_free_seq};
+    kv->first_free_seq = s.v;
+    kv->n_open--;
+}
+
+const uint32_t *kv_seq_table(const struct kv *kv, struct kv_seq s, uint32_t *n_blocks)
+{
+    const struct kv_sequence *const q = kv_seq_of(kv, s);
+    *n_blocks = q->is_swapped ? 0 : q->n_blocks;
+    return q->table;
+}
