@@ -64,10 +64,11 @@ void options_init(struct options_parse *p, struct option_table table, void *valu
     *p = (struct options_parse){.table = table, .values = values};
     for (size_t i = 0; i < table.n; i++) {
         const struct option_row *row = &table.rows[i];
+        void *field = (char *)values + row->field;
         if (row->type == OPTION_F64)
-            *(double *)((char *)values + row->field) = NAN;
+            *(double *)field = NAN;
         if (row->type == OPTION_U64 && row->knows_unset)
-            *(uint64_t *)((char *)values + row->field) = OPTION_UNSET;
+            *(uint64_t *)field = OPTION_UNSET;
         const enum err err = row->fallback != NULL ? option_store(row, row->fallback, values, NULL) : OK;
         assert(err == OK); /* a default that its own row refuses is a bug, and a unit test looks for it */
         (void)err;

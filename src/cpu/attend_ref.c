@@ -50,6 +50,7 @@ static void fold(
     for (uint32_t d = 0; d < n; d++)
         out[d] *= shrink;
     for (uint32_t p = from; p < to; p++) {
+        /* cppcheck-suppress uninitvar ; the first loop wrote the same positions */
         const float weight = f_exp(s[p - from] - top);
         const float *v = w->v + (size_t)(p - lo) * n;
         w->sum[i] += weight;

@@ -18,6 +18,7 @@ struct route_job {
 /* Softmax in index order, then the top_k by value, ties to the lower index. */
 static void pick_experts(const struct route_args *a, const float *logits, uint32_t n, uint32_t *expert, float *weight)
 {
+    /* cppcheck-suppress uninitvar ; the caller's product wrote them */
     float p[MODEL_EXPERTS_MAX], top = logits[0], sum = 0.0f;
     for (uint32_t i = 1; i < n; i++)
         top = logits[i] > top ? logits[i] : top;

@@ -215,9 +215,13 @@ static enum err render(struct jrun *r, const struct chat_input *in, struct chat_
         return ERR_LIMIT;
     jbuf_init(&out, r);
     r->out = &out;
-    TRY(set_variables(r, in));
-    TRY(jexec(r, r->tree->body));
-    return copy_out(&out, o, r->e);
+    enum err err = set_variables(r, in);
+    if (err == OK)
+        err = jexec(r, r->tree->body);
+    if (err == OK)
+        err = copy_out(&out, o, r->e);
+    r->out = NULL;
+    return err;
 }
 
 enum err chat_render(const struct chat_template *t, const struct chat_input *in, struct chat_output *o, struct error *e)

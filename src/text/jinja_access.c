@@ -192,6 +192,7 @@ enum err jslice_get(struct jrun *r, struct jv v, const struct jv *bounds, struct
     const uint64_t gap =
         step > 0 ? (stop > start ? (uint64_t)(stop - start) : 0) : (start > stop ? (uint64_t)(start - stop) : 0);
     const uint64_t stride = step > 0 ? (uint64_t)step : (uint64_t)0 - (uint64_t)step;
+    /* cppcheck-suppress zerodivcond ; a step of zero was refused above */
     const size_t count = (size_t)(gap / stride + (gap % stride != 0));
     if (v.type == J_STR && step == 1) {
         const size_t from = jstr_offset(v.u.s, (size_t)start);

@@ -68,10 +68,10 @@ static enum err capture(struct jrun *r, const struct jnode *body, struct jframe 
     jbuf_init(&b, r);
     r->out = &b;
     r->frame = scope;
-    TRY(jexec(r, body));
+    const enum err err = jexec(r, body);
     r->frame = saved;
     r->out = saved_out;
-    return jbuf_done(&b, out);
+    return err != OK ? err : jbuf_done(&b, out);
 }
 
 static enum err capture_inside(struct jrun *r, const struct jnode *body, struct jv *out)
@@ -199,9 +199,9 @@ static enum err filtered(struct jrun *r, const struct jnode *n, struct jv *out)
     const struct jv *saved = r->captured;
     TRY(capture_inside(r, n->c, &text));
     r->captured = &text;
-    TRY(jeval(r, n->b, out));
+    const enum err err = jeval(r, n->b, out);
     r->captured = saved;
-    return OK;
+    return err;
 }
 
 static enum err exec_with(struct jrun *r, const struct jnode *n)

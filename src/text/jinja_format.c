@@ -88,7 +88,7 @@ static enum err put_float(struct jbuf *b, const struct spec *s, double v, bool u
 {
     char format[8] = "%", *text = jtake(b->r, 1, 800 + (size_t)MAX(s->precision, 0));
     size_t n, np = 0;
-    char prefix[2], type = s->type;
+    char prefix[2] = "", type = s->type;
     if (text == NULL)
         return ERR_LIMIT;
     if (signbit(v) && !isnan(v))

@@ -24,6 +24,7 @@ static enum err g_range(ARGS)
     if (v[2] < 0 && v[0] > v[1])
         gap = (uint64_t)v[0] - (uint64_t)v[1];
     const uint64_t step = v[2] > 0 ? (uint64_t)v[2] : (uint64_t)0 - (uint64_t)v[2];
+    /* cppcheck-suppress zerodivcond ; a step of zero was refused above */
     const uint64_t n = gap / step + (gap % step != 0);
     if (n > CHAT_RANGE_MAX)
         return JFAIL(r, ERR_LIMIT, "a range of %llu items; the limit is %d", (unsigned long long)n, CHAT_RANGE_MAX);

@@ -26,14 +26,15 @@ static enum err pull(struct jrun *r, struct jloop *l, struct jv *out, bool *done
         struct jframe f = {.parent = l->outer};
         struct jframe *saved = r->frame;
         struct jv test;
-        bool yes;
+        bool yes = false;
         TRY(jassign(r, &f, l->node->a, *out));
         r->frame = &f;
-        TRY(jeval(r, l->node->c, &test));
-        TRY(jtruth(r, test, &yes));
+        enum err err = jeval(r, l->node->c, &test);
+        if (err == OK)
+            err = jtruth(r, test, &yes);
         r->frame = saved;
-        if (yes)
-            return OK;
+        if (err != OK || yes)
+            return err;
     }
 }
 
@@ -230,8 +231,8 @@ enum err jloop_call(struct jrun *r, struct jloop *l, const struct jargs *a, stru
     jbuf_init(&b, r);
     r->out = &b;
     r->frame = l->outer;
-    TRY(run_loop(r, l->node, l->outer, a->pos[0], l->depth0 + 1));
+    const enum err err = run_loop(r, l->node, l->outer, a->pos[0], l->depth0 + 1);
     r->frame = saved;
     r->out = saved_out;
-    return jbuf_done(&b, out);
+    return err != OK ? err : jbuf_done(&b, out);
 }

@@ -266,8 +266,10 @@ static enum err parse_macro_body(struct jparser *p, struct jmacro_def *d, const 
 {
     struct jmacro_scope scope = {.outer = p->macro, .def = d};
     p->macro = &scope;
-    TRY(parse_function_scope(p, end, &d->body));
+    const enum err err = parse_function_scope(p, end, &d->body);
     p->macro = scope.outer;
+    if (err != OK)
+        return err;
     for (uint32_t i = 0; i < d->n_params; i++) {
         d->uses_caller &= !str_is(d->param_names[i], "caller");
         d->uses_varargs &= !str_is(d->param_names[i], "varargs");

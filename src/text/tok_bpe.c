@@ -117,6 +117,7 @@ static size_t merge_small(const struct tok *t, uint32_t *ids, struct tok_pair_va
         uint32_t best = NO_RANK;
         size_t at = 0;
         for (size_t i = 0; i < n - 1; i++) {
+            /* cppcheck-suppress uninitvar ; the callers fill n - 1 pairs */
             if (pairs[i].rank < best) {
                 best = pairs[i].rank;
                 at = i;

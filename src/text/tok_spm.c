@@ -78,9 +78,10 @@ static enum err read_piece(struct str bytes, struct spm_file *s, uint32_t id, st
     while (next_field(&r, &f)) {
         if (f.number == PIECE_TEXT && f.wire == WIRE_BYTES)
             s->names[id] = f.bytes;
-        else if (f.number == PIECE_SCORE && f.wire == WIRE_32)
-            memcpy(&s->scores[id], &(uint32_t){(uint32_t)f.value}, 4);
-        else if (f.number == PIECE_TYPE && f.wire == WIRE_VARINT)
+        else if (f.number == PIECE_SCORE && f.wire == WIRE_32) {
+            const uint32_t bits = (uint32_t)f.value;
+            memcpy(&s->scores[id], &bits, sizeof bits);
+        } else if (f.number == PIECE_TYPE && f.wire == WIRE_VARINT)
             s->types[id] = f.value <= PIECE_BYTE ? (int32_t)f.value : -1;
     }
     if (r.failure != OK)
