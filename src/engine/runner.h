@@ -18,12 +18,19 @@
 
 struct runner;
 
+/* Where a runner learns what to choose by: the scheduler's slots, or copies of them. view gives request NULL for a
+ * sequence that has ended meanwhile: its row is computed and dropped. */
+struct slots {
+    const void *ctx;
+    void (*view)(const void *ctx, uint32_t slot, struct slot_view *out);
+};
+
 struct runner_ops {
     const char *name;
     uint32_t depth; /* 0: forward and sample return when done; 1: they return at once */
     enum err (*forward)(struct runner *r, const struct plan *p, struct error *e);
-    /* s gives slot views; the choices' histories and masks are up to date for these slots. */
-    enum err (*sample)(struct runner *r, const struct plan *p, const struct sched *s, struct error *e);
+    /* The choices' histories and masks are up to date for these slots; nothing of a view is kept after the return. */
+    enum err (*sample)(struct runner *r, const struct plan *p, const struct slots *s, struct error *e);
     enum err (*wait)(struct runner *r, const struct plan *p, struct step_result *out, struct error *e);
     void (*close)(struct runner *r);
 };

@@ -77,11 +77,23 @@ struct step_token {
     struct token_logprob *top; /* the runner's room, valid until the step after the next */
 };
 
+/* What an output row that samples nothing says about the prompt: the token behind it. */
+struct step_prompt {
+    uint32_t slot;
+    uint32_t pos; /* of the token: the row's position + 1 */
+    float logprob;
+    uint32_t rank; /* 1 = most likely */
+    uint32_t n_top;
+    struct token_logprob *top;
+};
+
 struct step_result {
     uint64_t step;
     uint64_t cost_ns; /* measured: what the step took */
     uint32_t n;
     struct step_token *tokens;
+    uint32_t n_prompts; /* the engine writes them into the request before it commits */
+    struct step_prompt *prompts;
 };
 
 #endif

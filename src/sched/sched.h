@@ -121,7 +121,8 @@ void sched_commit(struct sched *s, const struct plan *plan, const struct step_re
 /* End everything with that reason: shutdown, or a failed device. fence: nothing flies any more. */
 void sched_abort_all(struct sched *s, enum req_end why, const struct error *e, uint64_t now);
 
-/* What a runner needs to choose a token for a slot; valid until the slot's sequence ends. */
+/* What a runner needs to choose a token for a slot; valid until the slot's sequence ends. Of a slot whose sequence has
+ * ended while a step with it flies: request NULL. */
 struct slot_view {
     struct request *request;
     struct choice *choice;
