@@ -98,6 +98,16 @@
 #define KV_BLOCK_TOKENS_MAX 1024       /* larger blocks waste half of themselves per sequence and share little */
 #define KV_SEQS_MAX         (1u << 20) /* open sequences; a server runs thousands */
 
+/* Requests and the scheduler. */
+#define REQUEST_CHOICES_MAX 128         /* answers of one request; OpenAI's own limit */
+#define REQUEST_IDS_MAX     65536       /* stop or banned ids; the first are compared with each chosen token */
+#define REQUEST_TOP_MAX     1024        /* alternatives per token; the API allows 20, scoring tools ask for more */
+#define REQUEST_BYTES_MAX   (1 * GIB)   /* one request with room for all its answers */
+#define SCHED_SEQS_MAX      65536       /* sequences of one step; the largest servers run some thousands */
+#define SCHED_QUEUE_MAX     (1u << 20)  /* waiting sequences, 200 bytes each */
+#define SCHED_TENANTS_MAX   65536       /* tenants with a counter of their own */
+#define SCHED_ROWS_MAX      (1u << 20)  /* rows of one step; activations would be tens of gigabytes */
+
 /* Stop strings of one request. */
 #define STOPS_MAX       64          /* OpenAI allows 4; clients list a few dozen. Also the most children of a node */
 #define STOP_BYTES_MAX  1024        /* one stop; as much text may be held back from a stream */
@@ -121,6 +131,10 @@
 #define CHAT_KEYWORDS_MAX       256        /* keyword arguments of one call: each is checked against the others */
 #define CHAT_SET_MAX            64         /* named templates of one model; public ones have at most 5 */
 
+/* The engine. */
+#define ENGINE_REQUESTS_MAX (256u << 10) /* inside at once; an outbox holds twice as many pointers */
+#define ENGINE_TABLE_MAX    (16u << 20)  /* block table entries of one plan: 64 MB */
+
 /* Tokenizers. */
 #define TEXT_BYTES_MAX        (64 * MIB)        /* one text to encode; the longest contexts are about 4 MB of text */
 #define TOK_COUNT_MAX         (1u << 20)        /* tokens of a vocabulary; the largest public one has 262,144 */
@@ -135,5 +149,45 @@
 #define REGEX_GROUPS_MAX      64                /* groups of a pattern, nested or not */
 #define REGEX_STACK_BYTES_MAX (4 * 1024 * 1024) /* backtracking memory of a match, per thread */
 #define REGEX_STEPS_MAX       (256u << 20) /* backtracking steps of one match: a run of TEXT_BYTES_MAX gone back over */
+
+/* The HTTP server: what a client may send. */
+#define HTTP_HEAD_BYTES_MAX      (32 * 1024)  /* request line and headers; browsers send 2 KB, tokens reach 8 KB */
+#define HTTP_HEADERS_MAX         100          /* headers of one request; browsers send 20, proxies add 10 */
+#define HTTP_URI_BYTES_MAX       2048         /* our longest path has 40 bytes, a query fewer than 100 */
+#define HTTP_BODY_BYTES_DEFAULT  (8 * MIB)    /* a 128k-token prompt has about 1 MB, escaped three times that */
+#define HTTP_BODY_BYTES_MAX      (64 * MIB)   /* what --max-body-size may be: TEXT_BYTES_MAX */
+#define HTTP_CONNECTIONS_DEFAULT 10000        /* open at once; an idle one takes about 3 KB */
+#define HTTP_CONNECTIONS_MAX     (256 * 1024) /* a table of 48 bytes each is made at the start */
+#define HTTP_REQUEST_MS          10000 /* for a request to arrive, and the time its bytes take at the next line */
+#define HTTP_BYTES_PER_S_MIN     4096  /* slower than any modem in use; slower senders are cut off */
+#define HTTP_IDLE_S              75    /* between requests of a connection, and for a reader that reads nothing */
+#define HTTP_NET_THREADS_MAX     64    /* one fills 30 thousand small answers a second */
+#define HTTP_LISTENERS_MAX       16    /* inherited sockets; a service has one or two */
+
+/* The HTTP server: what a request may ask. */
+#define REQ_VALUES_MAX       (512 * 1024) /* JSON values of a body: each takes up to 150 bytes once parsed */
+#define REQ_PROMPTS_MAX      256          /* of one completions request; lm-eval sends up to 64 */
+#define REQ_CHOICES_MAX      128          /* n; OpenAI's own limit */
+#define REQ_SEQS_MAX         512          /* prompts times n */
+#define REQ_BIAS_MAX         1024         /* entries of logit_bias; OpenAI allows 300 */
+#define REQ_STOP_IDS_MAX     256          /* stop_token_ids; a request lists a handful */
+#define REQ_ID_BYTES_MAX     64           /* a request's id; a UUID has 36 */
+#define REQ_ALLOWED_MAX      (256 * 1024) /* allowed_token_ids; at most a vocabulary */
+#define REQ_ANSWER_BYTES_MAX (256 * MIB)  /* one whole answer; 512 sequences with log-probabilities */
+#define SSE_EVENT_BYTES_MAX  (4 * MIB)    /* one event: some tokens with their alternatives */
+#define SSE_HIGH_WATER       (64 * 1024)  /* unsent bytes of a stream from which on it waits for its reader */
+#define SSE_UNREAD_TOKENS    256          /* tokens ahead of a reader before its request pauses */
+#define SSE_PING_S           15           /* proxies give up after 30 to 60 s of silence */
+#define STREAM_REPLAY_BYTES  (4 * MIB)    /* kept of one resumable stream: an answer of about 20 thousand tokens */
+#define STREAM_REPLAYS_MAX   64           /* resumable streams kept at once */
+#define STREAM_GRACE_S       60           /* a broken stream goes on for this long, and stays readable as long after */
+
+/* The HTTP server: keys and tenants. */
+#define KEYS_MAX           4096      /* rows of a key file; every request is compared with all of them */
+#define KEY_BYTES_MAX      1024      /* one key as sent; signed tokens reach about that */
+#define KEY_FILE_BYTES_MAX (4 * MIB) /* KEYS_MAX rows with room */
+#define TENANTS_MAX        64        /* the scheduler and the numbers keep an entry for each */
+#define TENANT_NAME_MAX    64        /* bytes with the NUL; it stands in metrics */
+#define TENANT_MODELS_MAX  16        /* names a tenant may use; there is one model today */
 
 #endif

@@ -1,7 +1,8 @@
 /* A plan: what one step of the model is to do. Plain bytes: offsets, no pointers, version and size first, so that it
  * can be recorded, replayed, or sent to another process. sched writes it, a runner reads it, neither knows the other.
  *
- * The order of doing: swaps out, copies, swaps in, then the rows. Copies are of device blocks (copy on write).
+ * The order of doing: swaps out, copies, swaps in, then the rows. Copies are of device blocks (copy on write). There may
+ * be no rows at all, only copies.
  *
  * A row's token is an id, or PLAN_TOKEN_FLYING: the token that the step before is choosing for this slot, which the
  * runner gathers itself, since nobody has read it yet (depth 1).
@@ -68,7 +69,8 @@ PLAN_ARRAY(struct kv_copy, plan_out_copies, at_out_copies) /* [n_out_copies] dev
 PLAN_ARRAY(struct kv_copy, plan_in_copies, at_in_copies)   /* [n_in_copies] host to device */
 #undef PLAN_ARRAY
 
-/* What came of one sampling sequence of a step; filled by the runner in the order of plan_seqs that sample. */
+/* What came of one sampling sequence of a step; filled by the runner in the order of plan_seqs that sample. Slots that
+ * had ended before sampling may be left out. */
 struct step_token {
     uint32_t slot;
     uint32_t id; /* UINT32_MAX: the row had nothing to choose from (NaN, empty mask) */

@@ -49,7 +49,7 @@ enum queue_order {
 };
 
 enum admission {
-    ADMIT_ON_DEMAND, /* when the next chunk's blocks are there */
+    ADMIT_ON_DEMAND, /* when blocks for all its known tokens are there, beside what running prompts still need */
     ADMIT_RESERVE,   /* when blocks for prompt + max_tokens are there and not promised to others */
 };
 
@@ -82,10 +82,17 @@ struct sched_options {
     uint32_t preempt_every;   /* for tests: preempt a victim every that many steps; 0 = only when blocks run out */
     double swap_ns_per_block; /* cost of one block's copy, measured at start; for PREEMPT_AUTO */
     bool prefix_cache;
+    uint64_t numerics; /* of the model; kv_key.numerics */
 };
 struct sched_options sched_options_default(void);
 
-/* kv is borrowed. capacity of sequences = queue_max + max_num_seqs. */
+/* kv is borrowed; its seqs_max must be at least 2 * max_num_seqs (running and swapped). Sequences that are not running
+ * are at most queue_max when a request is taken in; slots are below sched_slots, since an ended sequence keeps its slot
+ * while a flying plan names it. ERR_INVALID names the option. */
+static inline uint32_t sched_slots(const struct sched_options *o)
+{
+    return o->queue_max + 3 * o->max_num_seqs;
+}
 enum err sched_new(const struct sched_options *o, struct kv *kv, struct sched **out, struct error *e) MUST_CHECK;
 void sched_free(struct sched *s); /* every request must have ended; NULL is fine */
 
