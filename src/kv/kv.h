@@ -25,7 +25,9 @@
  * nothing.
  *
  * Fences. Blocks that a flying step may still read or write are parked behind that step's number and come back when
- * the caller says that the step is done. Fence 0 is always done.
+ * the caller says that the step is done. Fence 0 is always done. Steps run in order, so what a sequence gives up behind
+ * one step its other holders may write in the next; a sequence that has rows in the plan being written gives up nothing
+ * but its lookahead in that plan.
  *
  * Threads: the engine thread. Nothing allocates after kv_new. */
 #ifndef KV_KV_H

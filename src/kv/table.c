@@ -145,10 +145,12 @@ enum err kv_seq_grow(struct kv *kv, struct kv_seq s, uint32_t n_tokens, uint32_t
         q->table[i] = copy->dst;
         kv_block_unref(&kv->device, copy->src, fence);
         kv->stats.copied++;
-        if (q->n_chained > i) { /* what will be in the copy is not what the index has */
-            q->chain = kv_chain_root(kv, q->key);
-            q->n_chained = 0;
-        }
+    }
+    /* Final tokens are being replaced, after a truncation: the chain stood for the old ones, also where the block with
+     * them was another's and ours needs no copy. */
+    if (first_write < n_tokens && q->n_chained > first_write / kv->o.block_tokens) {
+        q->chain = kv_chain_root(kv, q->key);
+        q->n_chained = 0;
     }
     while (q->n_blocks < kv_blocks_for(kv, n_tokens))
         q->table[q->n_blocks++] = kv_block_take(kv);

@@ -1,0 +1,369 @@
+/* The prefix cache: what is found, what is not, and in which order it is forgotten. */
+#include "testing.h"
+
+#include "base/hash.h"
+#include "kv/kv_int.h"
+
+static uint32_t ids[4096];
+
+static struct kv *make(uint32_t n_blocks)
+{
+    struct error e = {0};
+    struct kv *kv = NULL;
+    for (uint32_t i = 0; i < COUNT_OF(ids); i++)
+        ids[i] = i * 7 + 1;
+    const struct kv_options o = {.n_blocks = n_blocks,
+        .n_host_blocks = 8,
+        .block_tokens = 16,
+        .seqs_max = 8,
+        .seq_blocks_max = 64,
+        .prefix_cache = true};
+    assert_ok(e, kv_new(&o, &kv, &e));
+    return kv;
+}
+
+static const struct kv_key common = {.numerics = 1};
+
+static struct kv_seq open_with(struct kv *kv, struct kv_key key, uint32_t n, uint32_t want, enum kv_hit want_hit)
+{
+    struct kv_seq s;
+    uint32_t n_found;
+    enum kv_hit hit;
+    assert_int_equal(kv_seq_open(kv, key, ids, n, true, &s, &n_found, &hit), OK);
+    assert_int_equal(n_found, want);
+    assert_int_equal(hit, want_hit);
+    return s;
+}
+
+static void grow(struct kv *kv, struct kv_seq s, uint32_t n_tokens, uint32_t first_write)
+{
+    struct kv_copy copy;
+    uint32_t n_copies;
+    assert_int_equal(kv_seq_grow(kv, s, n_tokens, first_write, &copy, &n_copies, 0), OK);
+    assert_int_equal(n_copies, 0);
+}
+
+/* A sequence of n tokens, computed and published. */
+static struct kv_seq compute(struct kv *kv, struct kv_key key, uint32_t n, uint32_t want, enum kv_hit hit)
+{
+    struct kv_seq s = open_with(kv, key, n, want, hit);
+    grow(kv, s, n, want);
+    kv_seq_publish(kv, s, ids, n, NULL, n);
+    return s;
+}
+
+static void check(const struct kv *kv)
+{
+    struct error e;
+    assert_ok(e, kv_check(kv, &e));
+}
+
+static void full_blocks_are_found_again_and_the_rest_is_not(void **state)
+{
+    (void)state;
+    struct kv *kv = make(32);
+    struct kv_seq s = compute(kv, common, 40, 0, KV_MISS);
+    assert_int_equal(kv_peek(kv, common, ids, 40), 32); /* while it runs */
+    kv_seq_close(kv, s, 0);
+    (void)open_with(kv, common, 32, 32, KV_HIT_EXACT);
+    (void)open_with(kv, common, 47, 32, KV_HIT_EXACT); /* every full block of it */
+    (void)open_with(kv, common, 48, 32, KV_HIT_PREFIX);
+    (void)open_with(kv, common, 15, 0, KV_MISS);
+    ids[17]++;
+    (void)open_with(kv, common, 40, 16, KV_HIT_PREFIX);
+    ids[0]++;
+    (void)open_with(kv, common, 40, 0, KV_MISS);
+    check(kv);
+    struct kv_stats st;
+    kv_stats(kv, &st);
+    assert_int_equal(st.lookups, 7);
+    assert_int_equal(st.exact, 2);
+    assert_int_equal(st.prefix, 2);
+    assert_int_equal(st.miss, 3);
+    assert_int_equal(st.tokens_found, 32 + 32 + 32 + 16);
+    kv_free(kv);
+}
+
+static void other_keys_share_nothing(void **state)
+{
+    (void)state;
+    struct kv *kv = make(32);
+    kv_seq_close(kv, compute(kv, common, 40, 0, KV_MISS), 0);
+    (void)open_with(kv, (struct kv_key){.numerics = 1, .salt = 9}, 40, 0, KV_MISS);
+    (void)open_with(kv, (struct kv_key){.numerics = 1, .adapter = 1}, 40, 0, KV_MISS);
+    (void)open_with(kv, (struct kv_key){.numerics = 2}, 40, 0, KV_MISS);
+    kv_free(kv);
+}
+
+static uint64_t same_hash(const void *bytes, size_t n, uint64_t seed)
+{
+    (void)bytes, (void)n, (void)seed;
+    return 5;
+}
+
+static void equal_hashes_with_other_keys_or_tokens_are_no_hit(void **state)
+{
+    (void)state;
+    struct kv *kv = make(32);
+    kv->hash = same_hash;
+    kv_seq_close(kv, compute(kv, common, 48, 0, KV_MISS), 0);
+    (void)open_with(kv, (struct kv_key){.numerics = 1, .salt = 9}, 48, 0, KV_MISS);
+    ids[20]++;
+    (void)open_with(kv, common, 48, 16, KV_HIT_PREFIX);
+    ids[20]--;
+    /* The same tokens at another depth: the hash and the ids are equal, the parent is not. */
+    for (uint32_t i = 0; i < 16; i++)
+        ids[i] = ids[16 + i];
+    (void)open_with(kv, common, 48, 0, KV_MISS);
+    check(kv);
+    kv_free(kv);
+}
+
+static void an_evicted_parent_that_was_published_anew_is_another_parent(void **state)
+{
+    (void)state;
+    struct kv *kv = make(3);
+    kv_seq_close(kv, compute(kv, common, 48, 0, KV_MISS), 0);
+    /* Evict the first block by name: its child stays behind in the index. */
+    kv_index_remove(kv, 0);
+    kv_list_move(&kv->device, 0, LIST_FREE);
+    check(kv);
+    (void)open_with(kv, common, 48, 0, KV_MISS);
+    struct kv_seq other = compute(kv, (struct kv_key){.numerics = 1, .salt = 3}, 16, 0, KV_MISS);
+    uint32_t n;
+    assert_int_equal(kv_seq_table(kv, other, &n)[0], 0); /* the same block with another content */
+    (void)open_with(kv, (struct kv_key){.numerics = 1, .salt = 3}, 48, 16, KV_HIT_PREFIX);
+    check(kv);
+    kv_free(kv);
+}
+
+static void without_lookup_nothing_is_found_or_counted(void **state)
+{
+    (void)state;
+    struct kv *kv = make(32);
+    kv_seq_close(kv, compute(kv, common, 40, 0, KV_MISS), 0);
+    struct kv_seq s;
+    uint32_t n_found;
+    enum kv_hit hit;
+    assert_int_equal(kv_seq_open(kv, common, ids, 40, false, &s, &n_found, &hit), OK);
+    assert_int_equal(n_found, 0);
+    struct kv_stats st;
+    kv_stats(kv, &st);
+    assert_int_equal(st.lookups, 1);
+    kv_free(kv);
+}
+
+static void take_when_full_evicts_the_oldest_tail_first(void **state)
+{
+    (void)state;
+    struct kv *kv = make(6);
+    const struct kv_key old = {.numerics = 1, .salt = 1}, young = {.numerics = 1, .salt = 2};
+    kv_seq_close(kv, compute(kv, old, 48, 0, KV_MISS), 0);
+    kv_seq_close(kv, compute(kv, young, 48, 0, KV_MISS), 0);
+    struct kv_seq s = open_with(kv, common, 0, 0, KV_MISS);
+    for (uint32_t taken = 1; taken <= 6; taken++) {
+        grow(kv, s, taken * 16, taken * 16 - 16);
+        check(kv);
+        assert_int_equal(kv_peek(kv, old, ids, 48), taken < 3 ? 48 - taken * 16 : 0);
+        assert_int_equal(kv_peek(kv, young, ids, 48), taken < 3 ? 48 : (6 - taken) * 16);
+    }
+    struct kv_stats st;
+    kv_stats(kv, &st);
+    assert_int_equal(st.evicted, 6);
+    kv_free(kv);
+}
+
+static void a_prefix_that_was_used_again_is_young_again(void **state)
+{
+    (void)state;
+    struct kv *kv = make(4);
+    const struct kv_key a = {.numerics = 1, .salt = 1}, b = {.numerics = 1, .salt = 2};
+    kv_seq_close(kv, compute(kv, a, 32, 0, KV_MISS), 0);
+    kv_seq_close(kv, compute(kv, b, 32, 0, KV_MISS), 0);
+    kv_seq_close(kv, open_with(kv, a, 32, 32, KV_HIT_EXACT), 0);
+    grow(kv, open_with(kv, common, 0, 0, KV_MISS), 32, 0);
+    assert_int_equal(kv_peek(kv, a, ids, 32), 32);
+    assert_int_equal(kv_peek(kv, b, ids, 32), 0);
+    kv_free(kv);
+}
+
+static void a_cached_block_behind_a_fence_is_found_and_not_evicted(void **state)
+{
+    (void)state;
+    struct kv *kv = make(2);
+    kv_seq_close(kv, compute(kv, common, 32, 0, KV_MISS), 4);
+    struct kv_seq s = open_with(kv, common, 0, 0, KV_MISS);
+    struct kv_copy copy;
+    uint32_t n_copies;
+    assert_int_equal(kv_available(kv), 0);
+    assert_int_equal(kv_seq_grow(kv, s, 16, 0, &copy, &n_copies, 5), ERR_AGAIN);
+    kv_seq_close(kv, open_with(kv, common, 32, 32, KV_HIT_EXACT), 3); /* its fence stays 4 */
+    check(kv);
+    kv_fence_done(kv, 3);
+    assert_int_equal(kv_available(kv), 0);
+    kv_fence_done(kv, 4);
+    assert_int_equal(kv_available(kv), 2);
+    grow(kv, s, 16, 0);
+    check(kv);
+    kv_free(kv);
+}
+
+static void nothing_writes_into_a_published_block(void **state)
+{
+    (void)state;
+    struct kv *kv = make(8);
+    struct kv_seq s = compute(kv, common, 32, 0, KV_MISS);
+    kv_seq_truncate(kv, s, 24, 0);
+    struct kv_copy copy;
+    uint32_t n_copies;
+    assert_int_equal(kv_seq_grow(kv, s, 25, 24, &copy, &n_copies, 1), OK);
+    assert_int_equal(n_copies, 1);
+    assert_int_equal(kv_peek(kv, common, ids, 32), 32);
+    check(kv);
+    kv_free(kv);
+}
+
+static void output_tokens_are_published_across_the_end_of_the_prompt(void **state)
+{
+    (void)state;
+    struct kv *kv = make(8);
+    struct kv_seq s = open_with(kv, common, 21, 0, KV_MISS);
+    for (uint32_t n = 21; n <= 48; n++) {
+        grow(kv, s, n, n == 21 ? 0 : n - 1);
+        kv_seq_publish(kv, s, ids, 21, ids + 21, n);
+        assert_int_equal(kv_peek(kv, common, ids, 48), n / 16 * 16);
+    }
+    check(kv);
+    kv_free(kv);
+}
+
+static void the_second_of_two_equal_blocks_stays_private(void **state)
+{
+    (void)state;
+    struct kv *kv = make(8);
+    struct kv_seq a = open_with(kv, common, 32, 0, KV_MISS), b = open_with(kv, common, 32, 0, KV_MISS);
+    grow(kv, a, 32, 0);
+    grow(kv, b, 32, 0);
+    kv_seq_publish(kv, a, ids, 32, NULL, 32);
+    kv_seq_publish(kv, b, ids, 32, NULL, 32);
+    kv_seq_close(kv, b, 0);
+    struct kv_stats st;
+    kv_stats(kv, &st);
+    assert_int_equal(st.published, 2);
+    assert_int_equal(st.n_free, 6);
+    check(kv);
+    kv_free(kv);
+}
+
+static void other_tokens_in_place_of_truncated_ones_are_not_taken_for_them(void **state)
+{
+    (void)state;
+    struct kv *kv = make(8);
+    struct kv_seq a = open_with(kv, common, 32, 0, KV_MISS), b = open_with(kv, common, 32, 0, KV_MISS);
+    grow(kv, a, 32, 0);
+    grow(kv, b, 32, 0);
+    kv_seq_publish(kv, a, ids, 32, NULL, 32);
+    kv_seq_publish(kv, b, ids, 32, NULL, 32); /* private: the entries are a's */
+    kv_seq_truncate(kv, b, 24, 0);
+    grow(kv, b, 48, 24);
+    uint32_t other[48];
+    memcpy(other, ids, sizeof other);
+    other[30] = 12345;
+    kv_seq_publish(kv, b, other, 48, NULL, 48);
+    assert_int_equal(kv_peek(kv, common, ids, 48), 32); /* not 48: the third block follows other tokens */
+    assert_int_equal(kv_peek(kv, common, other, 48), 48);
+    check(kv);
+    kv_free(kv);
+}
+
+static void a_chain_that_was_evicted_meanwhile_is_published_again(void **state)
+{
+    (void)state;
+    struct kv *kv = make(8);
+    struct kv_seq a = open_with(kv, common, 48, 0, KV_MISS), b = open_with(kv, common, 48, 0, KV_MISS);
+    grow(kv, a, 32, 0);
+    grow(kv, b, 32, 0);
+    kv_seq_publish(kv, a, ids, 48, NULL, 32);
+    kv_seq_publish(kv, b, ids, 48, NULL, 32); /* its chain now hangs on a's blocks */
+    kv_seq_close(kv, a, 0);
+    kv_forget(kv);
+    assert_int_equal(kv_peek(kv, common, ids, 48), 0);
+    grow(kv, b, 48, 32);
+    kv_seq_publish(kv, b, ids, 48, NULL, 48);
+    assert_int_equal(kv_peek(kv, common, ids, 48), 48);
+    check(kv);
+    kv_free(kv);
+}
+
+static void forget_leaves_held_blocks_and_frees_the_others(void **state)
+{
+    (void)state;
+    struct kv *kv = make(8);
+    struct kv_seq a = compute(kv, common, 32, 0, KV_MISS);
+    kv_seq_close(kv, compute(kv, (struct kv_key){.numerics = 5}, 48, 0, KV_MISS), 0);
+    kv_forget(kv);
+    check(kv);
+    struct kv_stats st;
+    kv_stats(kv, &st);
+    assert_int_equal(st.n_cached, 0);
+    assert_int_equal(st.n_free, 6);
+    assert_int_equal(st.n_held, 2);
+    kv_seq_close(kv, a, 0);
+    kv_free(kv);
+}
+
+static void swapped_out_blocks_stay_findable(void **state)
+{
+    (void)state;
+    struct kv *kv = make(8);
+    struct kv_seq a = compute(kv, common, 40, 0, KV_MISS);
+    struct kv_copy copies[64];
+    uint32_t n;
+    assert_int_equal(kv_swap_out(kv, a, copies, &n, 0), OK);
+    (void)open_with(kv, common, 32, 32, KV_HIT_EXACT);
+    assert_int_equal(kv_swap_in(kv, a, copies, &n, 1), OK);
+    grow(kv, a, 48, 40);
+    kv_seq_publish(kv, a, ids, 48, NULL, 48);
+    assert_int_equal(kv_peek(kv, common, ids, 48), 48);
+    check(kv);
+    kv_free(kv);
+}
+
+static void with_the_cache_off_nothing_is_kept(void **state)
+{
+    (void)state;
+    struct error e;
+    struct kv *kv;
+    const struct kv_options o = {.n_blocks = 4, .block_tokens = 16, .seqs_max = 2, .seq_blocks_max = 4};
+    assert_ok(e, kv_new(&o, &kv, &e));
+    kv_seq_close(kv, compute(kv, common, 32, 0, KV_MISS), 0);
+    (void)open_with(kv, common, 32, 0, KV_MISS);
+    struct kv_stats st;
+    kv_stats(kv, &st);
+    assert_int_equal(st.n_free, 4);
+    assert_int_equal(st.lookups, 0);
+    kv_free(kv);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(full_blocks_are_found_again_and_the_rest_is_not),
+        cmocka_unit_test(other_keys_share_nothing),
+        cmocka_unit_test(equal_hashes_with_other_keys_or_tokens_are_no_hit),
+        cmocka_unit_test(an_evicted_parent_that_was_published_anew_is_another_parent),
+        cmocka_unit_test(without_lookup_nothing_is_found_or_counted),
+        cmocka_unit_test(take_when_full_evicts_the_oldest_tail_first),
+        cmocka_unit_test(a_prefix_that_was_used_again_is_young_again),
+        cmocka_unit_test(a_cached_block_behind_a_fence_is_found_and_not_evicted),
+        cmocka_unit_test(nothing_writes_into_a_published_block),
+        cmocka_unit_test(output_tokens_are_published_across_the_end_of_the_prompt),
+        cmocka_unit_test(the_second_of_two_equal_blocks_stays_private),
+        cmocka_unit_test(other_tokens_in_place_of_truncated_ones_are_not_taken_for_them),
+        cmocka_unit_test(a_chain_that_was_evicted_meanwhile_is_published_again),
+        cmocka_unit_test(forget_leaves_held_blocks_and_frees_the_others),
+        cmocka_unit_test(swapped_out_blocks_stay_findable),
+        cmocka_unit_test(with_the_cache_off_nothing_is_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
