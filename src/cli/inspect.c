@@ -5,15 +5,17 @@
  * A sliding-window layer keeps no more than its window.
  *
  * "Supported" means: the architecture has a row in model/arch.c, every tensor type is one that tensor/ can convert, no
- * quantisation scheme lies on top, and the tokenizer is one that text/ does. All reasons are collected, not only the
- * first, so that a user need not fix them one at a time. */
+ * quantisation scheme lies on top, the tensors the architecture needs are there in the shapes it needs, and the
+ * tokenizer is one that text/ does. All reasons are collected, not only the first, so that a user need not fix them one
+ * at a time; of the tensors only the first that is wrong is named. */
 #include "cli/inspect_int.h"
 
 #include "base/limits.h"
-#include "base/mem.h"
 #include "base/machine.h"
+#include "base/mem.h"
 #include "format/format_gguf.h"
 #include "model/arch.h"
+#include "model/model.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -105,7 +107,7 @@ static void say_verdict(struct inspect *x)
     if (x->n_reasons == 0) {
         char need[24], have[24];
         at = (size_t)snprintf(x->verdict, cap,
-            "quern supports this model: it knows the architecture '%s', the tokenizer and every tensor type",
+            "quern supports this model: it knows the architecture '%s', the tokenizer and every tensor",
             model_arch_name(x->config.arch));
         if (!x->fits)
             at += (size_t)snprintf(x->verdict + at, cap - at, ", but it needs %s of memory and there are %s",
@@ -119,24 +121,41 @@ static void say_verdict(struct inspect *x)
         snprintf(x->verdict + at, cap - at, ".");
 }
 
-static void judge(struct inspect *x)
+/* For a known architecture with known types; otherwise it would say the same again. No memory is no fact about a model.
+ */
+static enum err judge_tensors(struct inspect *x, struct error *e)
+{
+    struct error why = {0};
+    const struct weight_source src = decoder_file_source(x->source);
+    const enum err err = decoder_check(&src, &x->config, &why);
+    if (err == ERR_NOMEM)
+        return FAIL(e, err, "%s", why.text);
+    if (err != OK)
+        add_reason(x, "%s", why.text);
+    return OK;
+}
+
+static enum err judge(struct inspect *x, struct error *e)
 {
     const struct model_config *c = &x->config;
     if (!c->arch_known || arch_find(c->arch) == NULL)
         add_reason(x, "architecture '%s' is not supported", c->arch_name[0] ? c->arch_name : "(not named)");
     if (c->quant_method[0] != '\0')
         add_reason(x, "quantisation method '%s' is not supported", c->quant_method);
-    if (x->tokenizer[0] == '\0')
-        add_reason(x, "there is no tokenizer");
-    else if (x->tok_kind == NULL)
-        add_reason(x, "tokenizer '%s' is not supported", x->tokenizer);
     if (model_tensor_count(x->source) == 0)
         add_reason(x, "there are no tensors");
     for (size_t d = 0; d < DTYPE_COUNT; d++)
         if (x->dtypes[d].n_tensors > 0 && !(dtype_info((enum dtype)d)->flags & DTYPE_IS_WEIGHT))
             add_reason(x, "tensor type %s is not supported (%llu tensors)", dtype_name((enum dtype)d),
                 (unsigned long long)x->dtypes[d].n_tensors);
+    if (x->n_reasons == 0)
+        TRY(judge_tensors(x, e));
+    if (x->tokenizer[0] == '\0')
+        add_reason(x, "there is no tokenizer");
+    else if (x->tok_kind == NULL)
+        add_reason(x, "tokenizer '%s' is not supported", x->tokenizer);
     say_verdict(x);
+    return OK;
 }
 
 enum err inspect_gather(struct inspect *x, const struct model_source *s, const struct options *o, struct error *e)
@@ -154,6 +173,5 @@ enum err inspect_gather(struct inspect *x, const struct model_source *s, const s
         x->gguf_version = gguf_version(model_source_gguf(s));
     count_tensors(x);
     TRY(estimate_memory(x, o, e));
-    judge(x);
-    return OK;
+    return judge(x, e);
 }

@@ -97,6 +97,11 @@ enum err load_describe(struct load *l, const struct options *o, const struct loa
     name_for_people(l);
     if (l->config.quant_method[0] != '\0' && !dummy)
         return FAIL(e, ERR_UNSUPPORTED, "checkpoints quantised by '%s' are not supported", l->config.quant_method);
+    if (!dummy) {
+        const struct weight_source src = decoder_file_source(l->source);
+        if (decoder_check(&src, &l->config, e) != OK)
+            return error_prefix(e, "this model cannot run");
+    }
     const struct fit_wants wants = fit_wants_of(o, CHAT_ROWS_MAX, w->out_rows);
     return fit_measure(&l->fit, &l->config, dummy ? NULL : l->source, &wants, e);
 }

@@ -1,6 +1,7 @@
 /* Binding: every tensor the configuration asks for is found, its shape compared, its scales and gains checked to be
  * finite, and handed to the backend. After this the forward pass trusts everything. Names come from the architecture's
- * table. */
+ * table. decoder_check walks the same code and stops short of the bytes, so that it cannot come to another answer about
+ * names and shapes. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "model/decoder_int.h"
@@ -17,6 +18,7 @@ struct binder {
     const struct weight_source *src;
     const struct arch_names *names;
     struct error *e;
+    bool look;          /* names, shapes and types alone: no byte is read, nothing is bound */
     uint64_t forgotten; /* weight bytes when the source was last told to forget */
 };
 
@@ -59,6 +61,11 @@ static enum err find(
     struct binder *b, const char *name, uint32_t n_mats, uint32_t n_out, uint32_t n_in, struct tensor_view *v)
 {
     TRY(b->src->find(b->src->ctx, name, n_mats, n_out, n_in, v, b->e));
+    if (b->look)
+        return dtype_info(v->dtype)->flags & DTYPE_IS_WEIGHT
+                   ? OK
+                   : FAIL(b->e, ERR_UNSUPPORTED, "tensor %s has type %s, which is not supported", name,
+                         dtype_name(v->dtype));
     uint64_t bad;
     if (!tensor_is_finite(v, &bad))
         return FAIL(b->e, ERR_FORMAT, "tensor %s holds a value that is not finite, near element %llu", name,
@@ -77,6 +84,9 @@ static enum err bind_vector(struct binder *b, const char *pattern, uint32_t laye
     struct tensor_view v;
     expand(name, pattern, layer, 0);
     TRY(find(b, name, 1, 0, n, &v));
+    *out = NULL;
+    if (b->look)
+        return OK;
     float *host = mem_array(n, sizeof *host);
     if (host == NULL)
         return FAIL(b->e, ERR_NOMEM, "no memory for %s", name);
@@ -106,6 +116,8 @@ static enum err bind_views(
     struct binder *b, const char *name, const struct tensor_view *v, uint32_t n_views, struct weight *w)
 {
     struct decoder *d = b->d;
+    if (b->look)
+        return OK;
     if (d->ops->weight_bind(d->dev, v, n_views, w, b->e) != OK)
         return error_prefix(b->e, "tensor %s", name);
     for (uint32_t i = 0; i < n_views; i++)
@@ -118,7 +130,8 @@ static enum err bind_views(
 }
 
 /* The bias of a matrix, beside it under ".bias", when config says that q, k and v have one. */
-static enum err bind_bias(struct binder *b, const char *pattern, uint32_t layer, bool optional, struct weight *w)
+static enum err bind_bias(
+    struct binder *b, const char *pattern, uint32_t layer, bool optional, uint32_t n_out, struct weight *w)
 {
     char bias[NAME_MAX], name[NAME_MAX];
     const struct str base = str_of(pattern);
@@ -127,11 +140,11 @@ static enum err bind_bias(struct binder *b, const char *pattern, uint32_t layer,
     if (optional) {
         struct tensor_view v;
         expand(name, bias, layer, 0);
-        if (b->src->find(b->src->ctx, name, 1, 0, w->n_out, &v, NULL) == ERR_NOT_FOUND)
+        if (b->src->find(b->src->ctx, name, 1, 0, n_out, &v, NULL) == ERR_NOT_FOUND)
             return OK;
     }
     float *p;
-    TRY(bind_vector(b, bias, layer, w->n_out, 0.0f, &p));
+    TRY(bind_vector(b, bias, layer, n_out, 0.0f, &p));
     w->bias = p;
     return OK;
 }
@@ -221,10 +234,10 @@ static enum err bind_attention(struct binder *b, uint32_t i, struct layer *l)
         return OK;
     if (b->names->q == NULL)
         return FAIL(b->e, ERR_UNSUPPORTED, "%s with biases on q, k and v", model_arch_name(c->arch));
-    TRY(bind_bias(b, b->names->q, i, false, &l->q));
-    TRY(bind_bias(b, b->names->k, i, false, &l->k));
-    TRY(bind_bias(b, b->names->v, i, false, &l->v));
-    return bind_bias(b, b->names->o, i, true, &l->o); /* Llama with biases has one here, Qwen 2 has none */
+    TRY(bind_bias(b, b->names->q, i, false, q_rows, &l->q));
+    TRY(bind_bias(b, b->names->k, i, false, kv_rows, &l->k));
+    TRY(bind_bias(b, b->names->v, i, false, kv_rows, &l->v));
+    return bind_bias(b, b->names->o, i, true, c->hidden, &l->o); /* Llama with biases has one here, Qwen 2 has none */
 }
 
 static enum err bind_feed_forward(struct binder *b, uint32_t i, struct layer *l)
@@ -249,22 +262,36 @@ static enum err bind_feed_forward(struct binder *b, uint32_t i, struct layer *l)
     return bind_matrix(b, b->names->down, i, c->hidden, c->ffn, &l->down);
 }
 
-enum err decoder_bind(struct decoder *d, const struct weight_source *src, struct error *e)
+static enum err bind_all(struct binder *b)
 {
+    struct decoder *d = b->d;
     const struct model_config *c = &d->cfg;
-    struct binder b = {.d = d, .src = src, .names = src->is_gguf ? d->arch->gguf : d->arch->hf, .e = e};
+    b->names = b->src->is_gguf ? d->arch->gguf : d->arch->hf;
     d->embed.use = c->tied_embeddings ? WEIGHT_PRODUCT : WEIGHT_ROWS;
-    TRY(bind_matrix(&b, b.names->embed, 0, c->vocab, c->hidden, &d->embed));
-    TRY(bind_gain(&b, b.names->final_norm, 0, c->hidden, &d->final_norm));
+    TRY(bind_matrix(b, b->names->embed, 0, c->vocab, c->hidden, &d->embed));
+    TRY(bind_gain(b, b->names->final_norm, 0, c->hidden, &d->final_norm));
     d->head_is_embed = c->tied_embeddings;
     if (d->head_is_embed)
         d->head = d->embed;
     else
-        TRY(bind_matrix(&b, b.names->head, 0, c->vocab, c->hidden, &d->head));
+        TRY(bind_matrix(b, b->names->head, 0, c->vocab, c->hidden, &d->head));
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        TRY(bind_attention(&b, i, &d->layers[i]));
-        TRY(bind_feed_forward(&b, i, &d->layers[i]));
+        TRY(bind_attention(b, i, &d->layers[i]));
+        TRY(bind_feed_forward(b, i, &d->layers[i]));
     }
+    return OK;
+}
+
+enum err decoder_look(struct decoder *d, const struct weight_source *src, struct error *e)
+{
+    struct binder b = {.d = d, .src = src, .e = e, .look = true};
+    return bind_all(&b);
+}
+
+enum err decoder_bind(struct decoder *d, const struct weight_source *src, struct error *e)
+{
+    struct binder b = {.d = d, .src = src, .e = e};
+    TRY(bind_all(&b));
     if (src->forget != NULL) /* a backend that reads the file in place gets its pages again as it goes */
         src->forget(src->ctx);
     return OK;

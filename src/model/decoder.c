@@ -113,13 +113,18 @@ static enum err check_rope_tensor(const struct model_tensor *t, uint32_t n, stru
     return OK;
 }
 
-static enum err make_rope(struct decoder *d, struct error *e)
+static enum err check_rope(const struct model_config *c, struct error *e)
 {
-    const struct model_config *c = &d->cfg;
     const uint32_t half = c->rope.dims / 2;
     TRY(check_rope_tensor(c->rope.freqs, half, e));
     TRY(check_rope_tensor(c->rope.freqs_short, half, e));
-    TRY(check_rope_tensor(c->rope.freqs_long, half, e));
+    return check_rope_tensor(c->rope.freqs_long, half, e);
+}
+
+static enum err make_rope(struct decoder *d, struct error *e)
+{
+    const struct model_config *c = &d->cfg;
+    TRY(check_rope(c, e));
     TRY(make_rope_table(d, false, &d->rope_global, e));
     bool any_local = false;
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -190,21 +195,27 @@ static enum err make_buffers(struct decoder *d, struct error *e)
     return OK;
 }
 
-static enum err check_options(struct decoder *d, struct error *e)
+static enum err check_config(struct decoder *d, struct error *e)
 {
     const struct model_config *c = &d->cfg;
-    struct decoder_options *o = &d->o;
     if (!c->arch_known || (d->arch = arch_find(c->arch)) == NULL)
         return FAIL(e, ERR_UNSUPPORTED, "architecture '%s' is not supported", c->arch_name);
     if (c->quant_method[0] != '\0')
         return FAIL(e, ERR_UNSUPPORTED, "checkpoints quantised by '%s' are not supported", c->quant_method);
+    if (c->n_experts > 0 && c->n_experts_used > MODEL_EXPERTS_USED_MAX)
+        return FAIL(e, ERR_LIMIT, "%u experts per token; the limit is %d", c->n_experts_used, MODEL_EXPERTS_USED_MAX);
+    return OK;
+}
+
+static enum err check_options(struct decoder *d, struct error *e)
+{
+    const struct model_config *c = &d->cfg;
+    struct decoder_options *o = &d->o;
     if (o->context_max == 0)
         o->context_max = c->context_length;
     if (o->context_max > c->context_length)
         return FAIL(e, ERR_INVALID, "a context of %u tokens was asked for; the model has %u", o->context_max,
             c->context_length);
-    if (c->n_experts > 0 && c->n_experts_used > MODEL_EXPERTS_USED_MAX)
-        return FAIL(e, ERR_LIMIT, "%u experts per token; the limit is %d", c->n_experts_used, MODEL_EXPERTS_USED_MAX);
     assert(o->rows_max > 0 && o->out_max > 0 && o->seqs_max > 0 && o->n_blocks > 0);
     return OK;
 }
@@ -218,6 +229,24 @@ static uint64_t bytes_of(const struct weight_source *src)
     return total;
 }
 
+enum err decoder_check(const struct weight_source *src, const struct model_config *cfg, struct error *e)
+{
+    struct decoder *d = mem_zalloc(sizeof *d);
+    if (d == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory to check a model");
+    d->cfg = *cfg;
+    enum err err = check_config(d, e);
+    if (err == OK && (d->layers = mem_array(cfg->n_layers, sizeof *d->layers)) == NULL)
+        err = FAIL(e, ERR_NOMEM, "no memory for %u layers", cfg->n_layers);
+    if (err == OK)
+        err = decoder_look(d, src, e);
+    if (err == OK)
+        err = check_rope(cfg, e);
+    mem_free(d->layers);
+    mem_free(d);
+    return err;
+}
+
 enum err decoder_open(const struct weight_source *src, const struct model_config *cfg, const struct decoder_options *o,
     struct decoder **out, struct error *e)
 {
@@ -229,7 +258,9 @@ enum err decoder_open(const struct weight_source *src, const struct model_config
     d->cfg = *cfg;
     d->ops = o->ops;
     d->total_bytes = bytes_of(src);
-    enum err err = check_options(d, e);
+    enum err err = check_config(d, e);
+    if (err == OK)
+        err = check_options(d, e);
     if (err == OK) {
         d->rope_style = src->is_gguf ? d->arch->gguf_rope : ROPE_HALVES;
         d->layers = mem_array(cfg->n_layers, sizeof *d->layers);

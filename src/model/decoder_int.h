@@ -61,6 +61,7 @@ struct decoder {
 void rope_fill(const struct model_rope *r, bool local, uint32_t context, float *table);
 
 /* bind.c */
+enum err decoder_look(struct decoder *d, const struct weight_source *src, struct error *e) MUST_CHECK; /* no bytes */
 enum err decoder_bind(struct decoder *d, const struct weight_source *src, struct error *e) MUST_CHECK;
 void decoder_drop_weights(struct decoder *d);
 enum err decoder_alloc(struct decoder *d, uint64_t count, size_t bytes, void **out, struct error *e) MUST_CHECK;

@@ -44,6 +44,10 @@ struct decoder_options {
     void *progress_ctx;
 };
 
+/* Whether decoder_open will find all it needs: the configuration, and each tensor's name, shape and type, by the same
+ * code. No byte of a tensor is read, so values are not checked. The error is what decoder_open would say. */
+enum err decoder_check(const struct weight_source *src, const struct model_config *cfg, struct error *e) MUST_CHECK;
+
 /* Bind every weight the configuration asks for: shapes checked, scales and norms finite, nothing computed yet. The
  * error names the tensor. The source's bytes must outlive the decoder. */
 enum err decoder_open(const struct weight_source *src, const struct model_config *cfg, const struct decoder_options *o,

@@ -223,7 +223,7 @@ SANITISED = b"__asan_init" in open(quern_bin(), "rb").read() if os.path.exists(q
 def test_large_models_cost_little(tmp_path, capsys):
     """10 GB in one GGUF with a vocabulary of 150,000, and 30 shards of safetensors; both sparse."""
     big = write_gguf(tmp_path / "big.gguf", llama_fields(layers=40, hidden=5120, heads=40, kv_heads=8, ffn=13824,
-                                                         vocab=150000, context=32768),
+                                                         vocab=150016, context=32768),
                      llama_tensors(layers=40, hidden=5120, heads=40, kv_heads=8, ffn=13824, vocab=150016, weight=Q4_K)
                      + [("extra.weight", F16, (5120, 300000))])
     assert os.path.getsize(big) > 10e9
@@ -240,6 +240,7 @@ def test_large_models_cost_little(tmp_path, capsys):
             print(f"\n  inspect {path.name}: {ms:.1f} ms, {mib:.1f} MiB resident", end="")
         assert code == 0
         assert SANITISED or mib < 50
+        assert inspect(path)["supported"], inspect(path)["verdict"]
     assert inspect(folder)["tokenizer"]["model"] == "BPE"
 
 
