@@ -8,6 +8,7 @@ import * as dashboard from "./dashboard.js";
 
 const $ = (id) => document.getElementById(id);
 const THEMES = ["system", "light", "dark"];
+const HASH = { chat: "#/", dash: "#/dashboard" }; // not names of elements: the browser would move the focus there
 const RETRY_MS = 2000; // while the server is starting or away
 
 /* --- messages to the user --- */
@@ -100,7 +101,7 @@ function view(name, focus) {
     $(`tab-${tab}`).setAttribute("aria-selected", tab === name);
     $(`tab-${tab}`).tabIndex = tab === name ? 0 : -1;
   }
-  if (location.hash !== `#${name}`) history.replaceState(null, "", `#${name}`);
+  if (location.hash !== HASH[name]) history.replaceState(null, "", HASH[name]);
   if (isDash) {
     dashboard.wake();
     announce("Dashboard");
@@ -225,13 +226,13 @@ on("key-cancel", "click", () => { afterKey = []; $("key-dialog").close(); });
 on("models", "change", () => { modelName = $("models").value; store.setting("model", modelName); });
 fields.forEach((field) => field.addEventListener("change", onParam));
 document.addEventListener("keydown", onKeydown);
-addEventListener("hashchange", () => view(location.hash === "#dash" ? "dash" : "chat"));
+addEventListener("hashchange", () => view(location.hash === HASH.dash ? "dash" : "chat"));
 for (const [k, what] of [...KEYS, ...MORE]) $("keys").append(el("dt", "", el("kbd", "", k)), el("dd", "", what));
 $("chats-toggle").setAttribute("aria-expanded", !isNarrow());
 
 const lent = { toast, announce, model: () => modelName, onKey: askKey, onOpen: showParams, onStats: showServer };
 chat.start(lent);
 dashboard.start(lent);
-view(location.hash === "#dash" ? "dash" : "chat");
-if (!isNarrow() && location.hash !== "#dash") $("input").focus();
+view(location.hash === HASH.dash ? "dash" : "chat");
+if (!isNarrow() && location.hash !== HASH.dash) $("input").focus();
 connect();

@@ -1,6 +1,8 @@
 /* Pictures on canvases: a line over time, and the map of blocks. Colours come from the page's style, so both themes and
  * a change between them need nothing here but the next drawing. */
 
+const SPAN_MIN = 30;
+
 function context(canvas, width, height) {
   const scale = devicePixelRatio || 1;
   const w = Math.max(1, Math.round(width * scale)), h = Math.max(1, Math.round(height * scale));
@@ -14,13 +16,15 @@ function context(canvas, width, height) {
   return g;
 }
 
-/* points: [time in s, value]; the right edge is now and the left edge `span` seconds ago. From 0 to at least `top`. */
-export function line(canvas, points, span, top) {
+/* points: [time in s, value]; the right edge is now. The left edge is where they begin, but at least SPAN_MIN seconds
+ * ago. The height goes from 0 to at least `top`. */
+export function line(canvas, points, top) {
   const width = canvas.clientWidth, height = canvas.clientHeight;
   if (!width) return;
   const g = context(canvas, width, height);
   const style = getComputedStyle(canvas);
   const now = points.length ? points.at(-1)[0] : 0;
+  const span = Math.max(SPAN_MIN, points.length ? now - points[0][0] : 0);
   const max = points.reduce((m, p) => Math.max(m, p[1]), top) * 1.08;
   const x = (t) => width - ((now - t) / span) * width;
   const y = (v) => height - 1.5 - (v / max) * (height - 4);

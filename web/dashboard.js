@@ -83,7 +83,7 @@ function chartTile(title) {
     t.big.replaceChildren(big, " ", el("small", "", unit));
     t.sub.textContent = sub;
     t.canvas.setAttribute("aria-label", `${title}: ${big} ${unit}, over the last two minutes`);
-    line(t.canvas, points, SPAN_S, top);
+    line(t.canvas, points, top);
   };
   return t;
 }
@@ -105,7 +105,7 @@ function trioTile(title) {
     t.box.firstChild.textContent = `${title}${p.isRecent || p.at[0] === null ? "" : " (since the start)"}`;
     t.history = t.history.filter(([at]) => now - at < SPAN_S);
     if (p.isRecent) t.history.push([now, p.at[0]]);
-    line(t.canvas, t.history, SPAN_S, 0.001);
+    line(t.canvas, t.history, 0.001);
   };
   return t;
 }
