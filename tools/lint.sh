@@ -16,4 +16,4 @@ cppcheck -q -j "$(nproc)" --std=c11 --enable=warning,portability --inline-suppr 
     -D_GNU_SOURCE -DQUERN_VERSION='"0"' --suppress=missingIncludeSystem \
     --suppress=normalCheckLevelMaxBranches "${sources[@]}"
 echo "clang-tidy: ${#sources[@]} files"
-printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy -p build/release --quiet
+.venv/bin/python tools/clang_tidy.py

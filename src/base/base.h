@@ -57,8 +57,13 @@ struct error {
 #define PRINTF_LIKE(fmt, a) __attribute__((format(printf, fmt, a)))
 #define UNUSED              __attribute__((unused))
 
-/* Record an error and return its code; the first one recorded in *e stays. */
-#define FAIL(e, code, ...) error_set_at((e), (code), __FILE__, __LINE__, __VA_ARGS__)
+/* Record an error and return its code; the first one recorded in *e stays. error_code shows compilers and analysers
+ * that the value is not OK. */
+#define FAIL(e, code, ...) error_code((code), error_set_at((e), (code), __FILE__, __LINE__, __VA_ARGS__))
+static inline enum err error_code(enum err code, enum err recorded)
+{
+    return (void)recorded, code;
+}
 
 /* Leave with the code when a call fails. The only control-flow macro in the tree. */
 #define TRY(call)                                                                                                      \

@@ -43,7 +43,7 @@ static void print_ids(const struct options *o, struct out *out, struct tok_ids i
 {
     out_text(out, o->json ? "[" : "");
     for (size_t i = 0; i < ids.n; i++)
-        out_printf(out, o->json ? "%s%u" : "%s%u", i == 0 ? "" : o->json ? "," : " ", ids.p[i]);
+        out_printf(out, "%s%u", i == 0 ? "" : o->json ? "," : " ", ids.p[i]);
     out_text(out, o->json ? "]\n" : "\n");
 }
 

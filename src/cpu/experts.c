@@ -35,7 +35,7 @@ static void pick_experts(const struct route_args *a, const float *logits, uint32
         if (best == UINT32_MAX) /* a row of NaN: any expert will do, the row stays NaN */
             best = j;
         expert[j] = best;
-        weight[j] = p[best] / sum;
+        weight[j] = p[best] / sum; /* NOLINT(clang-analyzer-core.*): best < n, top_k is at most n */
         chosen += weight[j];
         p[best] = -1.0f;
     }

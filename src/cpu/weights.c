@@ -67,8 +67,10 @@ static void slab_give(struct dev *d, struct slab *s)
     if (--s->n_weights > 0)
         return;
     struct slab **at = &d->slabs;
-    while (*at != s)
+    while (*at != s) {
+        assert(*at != NULL);
         at = &(*at)->next;
+    }
     *at = s->next;
     mem_free(s->p);
     mem_free(s);

@@ -16,7 +16,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) /* gcc then warns that it will not unroll */
 #define EACH(i, n) for (int i = 0; i < (n); i++)
 #else
-#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++) /* NOLINT(bugprone-macro-parentheses) */
 #endif
 
 #ifdef QUERN_AVX512

@@ -197,6 +197,7 @@ static enum err copy_out(const struct jbuf *b, struct chat_output *o, struct err
     TRY(buf_check(&o->text, "the rendered prompt", e));
     mem_free(o->segments);
     o->segments = NULL;
+    o->n_segments = 0;
     for (size_t i = 0; i < b->n_spans; i++) {
         TRY(add_segment(o, &cap, at, b->spans[i].start, true, e));
         TRY(add_segment(o, &cap, b->spans[i].start, b->spans[i].end, false, e));

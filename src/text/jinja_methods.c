@@ -31,7 +31,7 @@ enum err jarg_bool(struct jrun *r, struct jv v, bool dflt, bool *out)
 enum err jarg_str(struct jrun *r, struct jv v, const char *what, const struct jstr **out)
 {
     if (v.type == J_UNDEF)
-        return jfail_undef(r, v);
+        return error_code(ERR_INVALID, jfail_undef(r, v));
     if (v.type != J_STR)
         return JFAIL(r, ERR_INVALID, "'%s' must be a string, not %s", what, jtype_name(v));
     *out = v.u.s;

@@ -235,7 +235,9 @@ static enum err next_merge(struct member_reader *r, size_t i, struct str *left, 
         err = member_str(r, right);
     if (err == OK)
         err = member_char(r, ']');
-    return err == OK ? OK : error_prefix(e, "entry %zu", i);
+    if (err != OK)
+        error_prefix(e, "entry %zu", i);
+    return err;
 }
 
 static enum err read_merge(struct json_source *s, size_t i, struct str left, struct str right, struct str prefix)
@@ -270,7 +272,7 @@ static enum err read_merges(struct json_source *s)
         return FAIL(s->e, ERR_FORMAT, "model.merges must be an array");
     TRY(member_open(&r, s->members.merges, '[', "model.merges", &s->strings, s->e));
     for (size_t i = 0;; i++) {
-        struct str left = {NULL, 0}, right = {NULL, 0};
+        struct str left = {"", 0}, right = {"", 0};
         TRY(member_next(&r, &more));
         if (!more)
             return OK;

@@ -1,5 +1,5 @@
-"""Models whose tensors are not what the architecture needs: inspect and plan say so, from the headers alone, and say the
-same as loading would."""
+"""Models whose tensors are not what the architecture needs: inspect and plan say so, from the headers alone, and say
+the same as loading would."""
 import json
 
 import numpy as np
