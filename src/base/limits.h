@@ -134,6 +134,9 @@
 /* The engine. */
 #define ENGINE_REQUESTS_MAX (256u << 10) /* inside at once; an outbox holds twice as many pointers */
 #define ENGINE_TABLE_MAX    (16u << 20)  /* block table entries of one plan: 64 MB */
+#define RECORD_RING_BYTES      (64 * MIB) /* what a slow disk may be behind; a busy step writes 100 KB */
+#define RECORD_FRAME_BYTES_MAX (32 * MIB) /* one frame: a prompt of millions of tokens */
+#define ENGINE_TOP_MAX      20           /* alternatives per token; what OpenAI allows */
 
 /* Tokenizers. */
 #define TEXT_BYTES_MAX        (64 * MIB)        /* one text to encode; the longest contexts are about 4 MB of text */

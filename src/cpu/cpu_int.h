@@ -167,6 +167,8 @@ void cpu_dev_free(struct dev *d, void *p);
 void cpu_dev_write(struct dev *d, void *to, const void *from, size_t bytes);
 void cpu_dev_read(struct dev *d, void *to, const void *from, size_t bytes);
 enum err cpu_dev_wait(struct dev *d, struct error *e) MUST_CHECK;
+uint32_t cpu_host_workers(const struct dev *d);
+void cpu_host_run(struct dev *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx);
 enum err cpu_weight_bind(
     struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e) MUST_CHECK;
 void cpu_weight_drop(struct dev *d, struct weight *w);

@@ -157,6 +157,16 @@ enum err cpu_dev_wait(struct dev *d, struct error *e)
     return OK; /* ops join before they return, and memory does not fault */
 }
 
+uint32_t cpu_host_workers(const struct dev *d)
+{
+    return team_size(d->team);
+}
+
+void cpu_host_run(struct dev *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx)
+{
+    team_run(d->team, n, fn, ctx);
+}
+
 enum err cpu_acts_new(struct dev *d, uint32_t rows, uint32_t n, uint32_t forms, struct acts **out, struct error *e)
 {
     *out = NULL;

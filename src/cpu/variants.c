@@ -49,6 +49,7 @@ static enum err open_ref(const struct dev_options *o, struct dev **out, struct e
         .acts_new = cpu_acts_new, .acts_free = cpu_acts_free, .embed = cpu_embed, .norm = cpu_norm, .qkv = cpu_qkv,    \
         .attend = cpu_attend, .project = cpu_project, .gate_up = cpu_gate_up, .route = cpu_route,                      \
         .experts = cpu_experts, .logits = cpu_logits, .argmax = cpu_argmax, .copy_blocks = cpu_copy_blocks,            \
+        .host_workers = cpu_host_workers, .host_run = cpu_host_run,                                                    \
     }
 
 static const struct {

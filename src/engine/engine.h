@@ -30,13 +30,16 @@ struct engine_options {
     struct sched_options sched;
     struct kv_options kv;
     struct kv_key key;       /* numerics of the model; adapter and salt come from the request */
-    struct runner *runner;   /* taken over */
+    struct runner *runner;   /* taken over when engine_new succeeds */
     struct clock *clock;     /* borrowed */
     uint32_t requests_max;   /* inside at once, over all clients */
     const char *record_path; /* NULL = no recording; see record.h */
     bool check_every_step;   /* kv_check and sched_check after each step; always when idle */
     bool no_thread;          /* the simulator: engine_turn is called by the owner of the virtual clock */
 };
+
+/* What a runner and a plan must hold for these options. */
+struct runner_limits engine_runner_limits(const struct sched_options *s, const struct kv_options *kv);
 
 enum err engine_new(const struct engine_options *o, struct engine **out, struct error *e) MUST_CHECK;
 void engine_drain(struct engine *en); /* returns at once; the state becomes STOPPED when all is done */

@@ -28,7 +28,8 @@ struct slots {
 struct runner_ops {
     const char *name;
     uint32_t depth; /* 0: forward and sample return when done; 1: they return at once */
-    enum err (*forward)(struct runner *r, const struct plan *p, struct error *e);
+    /* Of a view, forward looks only at what a request was asked with: its choices may be a step behind. */
+    enum err (*forward)(struct runner *r, const struct plan *p, const struct slots *s, struct error *e);
     /* The choices' histories and masks are up to date for these slots; nothing of a view is kept after the return. */
     enum err (*sample)(struct runner *r, const struct plan *p, const struct slots *s, struct error *e);
     enum err (*wait)(struct runner *r, const struct plan *p, struct step_result *out, struct error *e);

@@ -57,7 +57,7 @@ enum err decoder_kv_block_bytes(
 {
     size_t row;
     if (kv_dtype != DTYPE_F32 && kv_dtype != DTYPE_F16 && kv_dtype != DTYPE_BF16 && kv_dtype != DTYPE_Q8_0 &&
-        kv_dtype != DTYPE_Q4_0)
+        kv_dtype != DTYPE_Q4_0 && kv_dtype != DTYPE_F8_E4M3)
         return FAIL(e, ERR_UNSUPPORTED, "a KV cache of type %s", dtype_name(kv_dtype));
     if (dtype_bytes(kv_dtype, cfg->head_dim, &row, NULL) != OK)
         return FAIL(e, ERR_UNSUPPORTED,
@@ -161,9 +161,10 @@ static enum err make_buffers(struct decoder *d, struct error *e)
     const uint64_t rows = o->rows_max, q_width = (uint64_t)c->n_heads * c->head_dim;
     /* Activations are exactly as wide as what is read from them: a mixture may name a dense width it does not use. */
     const uint64_t ffn = c->n_experts > 0 ? c->expert_ffn : c->ffn, top_k = c->n_experts > 0 ? c->n_experts_used : 1;
-    uint64_t scratch = MAX((uint64_t)2 * c->n_kv_heads * c->head_dim, (uint64_t)c->hidden);
+    uint64_t scratch = MAX(q_width + (uint64_t)2 * c->n_kv_heads * c->head_dim, (uint64_t)c->hidden);
     scratch = MAX(scratch, MAX(2 * ffn, (uint64_t)c->hidden) * top_k);
-    d->table_max = o->n_blocks + o->seqs_max; /* every block of the cache, and a partial one per sequence */
+    /* without sharing: every block of the cache, and a partial one per sequence */
+    d->table_max = MAX(o->table_max, o->n_blocks + o->seqs_max);
     TRY(decoder_alloc(d, rows, sizeof(int32_t), &d->b_token, e));
     TRY(decoder_alloc(d, rows, sizeof(uint32_t), &d->b_pos, e));
     TRY(decoder_alloc(d, rows, sizeof(uint32_t), &d->b_seq, e));
@@ -267,7 +268,13 @@ enum err decoder_open(const struct weight_source *src, const struct model_config
         if (d->layers == NULL)
             err = FAIL(e, ERR_NOMEM, "no memory for %u layers", cfg->n_layers);
     }
-    const struct dev_options dev = {.threads = o->threads, .rows_max = o->rows_max, .out_max = o->out_max};
+    const struct dev_options dev = {.threads = o->threads,
+        .rows_max = o->rows_max,
+        .out_max = o->out_max,
+        .deterministic = o->deterministic,
+        .fp8 = o->fp8};
+    if (err == OK && o->fp8 && !d->ops->has_fp8)
+        err = FAIL(e, ERR_UNSUPPORTED, "F8 weights on %s", d->ops->name);
     if (err == OK)
         err = d->ops->dev_open(&dev, &d->dev, e);
     if (err == OK)

@@ -206,3 +206,45 @@ enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e)
     d->ops->dev_read(d->dev, out, d->best, d->batch.n_out * sizeof *out);
     return d->ops->dev_wait(d->dev, e);
 }
+
+/* ---- what lies around a step --------------------------------------------------------------------------------------
+ */
+
+const float *decoder_lend_logits(const struct decoder *d, uint32_t i)
+{
+    assert(i < d->batch.n_out);
+    return d->ops->host_run != NULL ? d->logits + (size_t)i * d->cfg.vocab : NULL;
+}
+
+uint32_t decoder_host_workers(const struct decoder *d)
+{
+    return d->ops->host_run != NULL ? d->ops->host_workers(d->dev) : 1;
+}
+
+void decoder_host_run(struct decoder *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx)
+{
+    if (d->ops->host_run != NULL) {
+        d->ops->host_run(d->dev, n, fn, ctx);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        fn(ctx, i, 0);
+}
+
+void decoder_copy_blocks(struct decoder *d, const uint32_t *src, const uint32_t *dst, uint32_t n)
+{
+    d->ops->copy_blocks(
+        d->dev, &(struct copy_blocks_args){.from = &d->kv, .to = &d->kv, .src = src, .dst = dst, .n = n});
+}
+
+void decoder_read_block(struct decoder *d, uint32_t block, void *to_host)
+{
+    assert(block < d->kv.n_blocks);
+    d->ops->dev_read(d->dev, to_host, d->kv.blocks + block * d->kv.block_bytes, d->kv.block_bytes);
+}
+
+void decoder_write_block(struct decoder *d, uint32_t block, const void *from_host)
+{
+    assert(block < d->kv.n_blocks);
+    d->ops->dev_write(d->dev, d->kv.blocks + block * d->kv.block_bytes, from_host, d->kv.block_bytes);
+}

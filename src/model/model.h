@@ -39,6 +39,9 @@ struct decoder_options {
     enum dtype kv_dtype;   /* F16 by default of the options table; F32, BF16, Q8_0, Q4_0 */
     uint32_t block_tokens; /* a multiple of 16 */
     uint32_t n_blocks;     /* blocks of the KV cache */
+    uint32_t table_max;    /* block table entries of one step; 0 = as when no two sequences share a block */
+    bool deterministic;    /* see dev_options */
+    bool fp8;              /* float matrices as F8_E4M3; ERR_UNSUPPORTED where the device cannot */
     /* Called while weights are bound, for a progress bar; may be NULL. */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
@@ -85,5 +88,16 @@ struct step {
 enum err decoder_step(struct decoder *d, const struct step *s, struct error *e) MUST_CHECK;
 enum err decoder_read_logits(struct decoder *d, uint32_t i, float *out, struct error *e) MUST_CHECK;
 enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e) MUST_CHECK; /* [n_out] */
+
+/* Where the device's memory is the host's: row i itself, until the next step; elsewhere NULL. And its threads, for
+ * choosing tokens from many rows (ops->host_run); elsewhere one worker, the caller. */
+const float *decoder_lend_logits(const struct decoder *d, uint32_t i);
+uint32_t decoder_host_workers(const struct decoder *d);
+void decoder_host_run(struct decoder *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx);
+
+/* KV blocks, in the order of the calls and before the next step: from block to block, and to and from the host. */
+void decoder_copy_blocks(struct decoder *d, const uint32_t *src, const uint32_t *dst, uint32_t n);
+void decoder_read_block(struct decoder *d, uint32_t block, void *to_host);
+void decoder_write_block(struct decoder *d, uint32_t block, const void *from_host);
 
 #endif

@@ -87,7 +87,8 @@ struct batch {
 /* ---- the paged KV cache ------------------------------------------------------------------------------------------ */
 
 /* Where one layer's keys and values lie inside a block: [kv head][token][D], K then V. A row is one head of one token;
- * its dtype is F32, F16, BF16, Q8_0 or Q4_0 (quantised per token and head in groups of 32, when it is written). */
+ * its dtype is F32, F16, BF16, F8_E4M3, Q8_0 or Q4_0 (the last two quantised per token and head in groups of 32, when
+ * it is written). */
 struct kv_layer {
     uint32_t group; /* which block table */
     enum dtype dtype;
@@ -140,7 +141,7 @@ struct qkv_args {
     const float *rope_table; /* [position][rope_dims/2][cos, sin] */
     uint32_t n_heads, n_kv_heads, head_dim;
     const struct kv_layer *layer;
-    float *scratch; /* [T][2*G*D] */
+    float *scratch; /* [T][(Q+2*G)*D] */
     float *q;       /* [T][Q][D] */
 };
 
@@ -245,11 +246,13 @@ struct dev_options {
     uint32_t rows_max; /* most rows of one step */
     uint32_t out_max;  /* most rows of one step that want logits */
     bool deterministic;
+    bool fp8; /* keep float matrices as F8_E4M3 with a scale per output row; only where ops.has_fp8 */
 };
 
 struct ops {
     const char *name;   /* "cpu-ref", "cpu-avx2", "cuda" */
     uint64_t kv_dtypes; /* bit 1 << dtype: what a KV cache may be */
+    bool has_fp8;       /* dev_options.fp8 is understood */
 
     /* Devices and memory. alloc gives zeroed memory aligned to 64 bytes; read and write move bytes from and to the host
      * in stream order, and read waits for what it reads. */
@@ -290,6 +293,11 @@ struct ops {
     void (*logits)(struct dev *d, const struct logits_args *a);
     void (*argmax)(struct dev *d, const struct argmax_args *a);
     void (*copy_blocks)(struct dev *d, const struct copy_blocks_args *a);
+
+    /* Only on a device whose memory is the host's, else NULL: its threads, lent for work on what ops have made
+     * (choosing tokens). fn runs for tiles 0 .. n-1, worker is below host_workers; returns when all are done. */
+    uint32_t (*host_workers)(const struct dev *d);
+    void (*host_run)(struct dev *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx);
 };
 
 #endif

@@ -146,6 +146,17 @@ enum err stop_set_new(struct stop_set **out, const struct str *stops, size_t n, 
     return OK;
 }
 
+uint32_t stop_set_count(const struct stop_set *s)
+{
+    return s->n;
+}
+
+struct str stop_set_at(const struct stop_set *s, uint32_t i)
+{
+    assert(i < s->n);
+    return (struct str){s->bytes + s->at[i], s->at[i + 1] - s->at[i]};
+}
+
 void stop_set_free(struct stop_set *s)
 {
     if (s == NULL)

@@ -29,6 +29,8 @@ struct stop_set;
  * of them, one longer than STOP_BYTES_MAX, or more than STOPS_BYTES_MAX in all: ERR_LIMIT. n may be 0. */
 enum err stop_set_new(struct stop_set **out, const struct str *stops, size_t n, struct error *e) MUST_CHECK;
 void stop_set_free(struct stop_set *s); /* NULL is fine */
+uint32_t stop_set_count(const struct stop_set *s);
+struct str stop_set_at(const struct stop_set *s, uint32_t i); /* as it was given; borrowed */
 
 struct detok_opts {
     bool show_special; /* special tokens appear by name; otherwise they add nothing */

@@ -1,0 +1,348 @@
+/* The model as a runner: a plan becomes a struct step, the step's logits become tokens; see runner.h.
+ *
+ * Choosing. When every row of a step is plainly greedy (temperature 0 and nothing that changes or reports logits), the
+ * device itself finds the largest and only indices come back. Otherwise the rows are sampled one by one by sample/: on
+ * a device whose memory is the host's in place, without a copy, its threads sharing the rows; elsewhere each row is
+ * fetched first. Which way a row goes never changes its token.
+ *
+ * Swap space is plain host memory here: a block goes there and comes back in one copy. */
+#include "engine/runner.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "model/model.h"
+
+#include <string.h>
+
+struct row_job { /* one output row */
+    const struct plan_seq *seq;
+    bool samples;
+    uint32_t i; /* into the tokens or the prompts of the result */
+    uint32_t pos;
+    struct slot_view view;
+};
+
+struct model_runner {
+    struct runner base;
+    struct decoder *d;
+    struct runner_limits l;
+    uint32_t vocab, n_host_blocks, n_workers;
+    uint64_t block_bytes;
+    unsigned char *host; /* [n_host_blocks][block_bytes] */
+    struct batch_seq *seqs;
+    uint32_t *src, *dst;       /* [copies_max] */
+    struct sampler **samplers; /* [n_workers] */
+    float *row;                /* [vocab], where logits must be fetched */
+    struct row_job *jobs;      /* [out_max] */
+    uint32_t n_jobs;
+    bool wants_best;
+    uint32_t *best;              /* [out_max] */
+    struct step_token *tokens;   /* [seqs_max] */
+    struct step_prompt *prompts; /* [out_max] */
+    struct token_logprob *token_top, *prompt_top;
+    uint32_t n_tokens, n_prompts;
+    struct clock clock;
+    uint64_t start_ns, cost_ns, step;
+};
+
+static struct model_runner *self(struct runner *r)
+{
+    return (struct model_runner *)(void *)r;
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------
+ */
+
+/* In the plan's order: swaps out, copies, swaps in. */
+static enum err do_copies(struct model_runner *m, const struct plan *p, struct error *e)
+{
+    for (uint32_t i = 0; i < p->n_out_copies; i++) {
+        const struct kv_copy c = plan_out_copies(p)[i];
+        if (c.dst >= m->n_host_blocks)
+            return FAIL(e, ERR_INTERNAL, "swap to host block %u of %u", c.dst, m->n_host_blocks);
+        decoder_read_block(m->d, c.src, m->host + c.dst * m->block_bytes);
+    }
+    for (uint32_t i = 0; i < p->n_copies; i++) {
+        m->src[i] = plan_copies(p)[i].src;
+        m->dst[i] = plan_copies(p)[i].dst;
+    }
+    if (p->n_copies > 0)
+        decoder_copy_blocks(m->d, m->src, m->dst, p->n_copies);
+    for (uint32_t i = 0; i < p->n_in_copies; i++) {
+        const struct kv_copy c = plan_in_copies(p)[i];
+        if (c.src >= m->n_host_blocks)
+            return FAIL(e, ERR_INTERNAL, "swap from host block %u of %u", c.src, m->n_host_blocks);
+        decoder_write_block(m->d, c.dst, m->host + c.src * m->block_bytes);
+    }
+    return OK;
+}
+
+static bool is_plainly_greedy(const struct request *r)
+{
+    const struct sample_params *s = &r->o.sample;
+    return s->temperature == 0.0f && s->repetition_penalty == 1.0f && s->presence_penalty == 0.0f &&
+           s->frequency_penalty == 0.0f && s->n_bias == 0 && r->o.allowed == NULL && r->o.n_banned_ids == 0 &&
+           r->o.min_tokens == 0 && r->o.n_top == 0 && !r->o.want_logprobs && !r->o.want_prompt_logprobs;
+}
+
+static bool all_greedy(const struct plan *p, const struct slots *slots)
+{
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        struct slot_view v;
+        if (plan_seqs(p)[i].n_out == 0)
+            continue;
+        slots->view(slots->ctx, plan_seqs(p)[i].slot, &v);
+        if (v.request != NULL && !is_plainly_greedy(v.request))
+            return false;
+    }
+    return true;
+}
+
+static enum err check_sizes(const struct model_runner *m, const struct plan *p, struct error *e)
+{
+    if (p->n_rows > m->l.rows_max || p->n_seqs > m->l.seqs_max || p->n_out > m->l.out_max ||
+        p->n_table > m->l.table_max || p->n_copies > m->l.copies_max)
+        return FAIL(e, ERR_INTERNAL, "a plan of %u rows, %u sequences, %u outputs, %u blocks is over the runner's size",
+            p->n_rows, p->n_seqs, p->n_out, p->n_table);
+    return OK;
+}
+
+static enum err model_forward(struct runner *r, const struct plan *p, const struct slots *slots, struct error *e)
+{
+    struct model_runner *m = self(r);
+    TRY(check_sizes(m, p, e));
+    m->start_ns = clock_now(&m->clock);
+    TRY(do_copies(m, p, e));
+    m->wants_best = p->n_out > 0 && all_greedy(p, slots);
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const struct plan_seq *s = &plan_seqs(p)[i];
+        m->seqs[i] = (struct batch_seq){
+            .first_row = s->first_row, .n_rows = s->n_rows, .n_kv = s->n_kv, .table_at = s->table_at};
+    }
+    const struct step step = {.n_rows = p->n_rows,
+        .n_seqs = p->n_seqs,
+        .n_out = p->n_out,
+        .n_table = p->n_table,
+        .token = plan_token(p),
+        .pos = plan_pos(p),
+        .seq = plan_seq_of_row(p),
+        .seqs = m->seqs,
+        .table = plan_table(p),
+        .kv_slot = plan_kv_slot(p),
+        .out_row = plan_out_row(p),
+        .want_best = m->wants_best};
+    return p->n_rows > 0 ? decoder_step(m->d, &step, e) : OK; /* a step may be copies alone */
+}
+
+/* ---- sample -------------------------------------------------------------------------------------------------------
+ */
+
+/* Which output row is for what. */
+static void make_jobs(struct model_runner *m, const struct plan *p, const struct slots *slots)
+{
+    m->n_jobs = m->n_tokens = m->n_prompts = 0;
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const struct plan_seq *s = &plan_seqs(p)[i];
+        struct slot_view v;
+        if (s->n_out == 0)
+            continue;
+        slots->view(slots->ctx, s->slot, &v);
+        for (uint32_t k = 0; k < s->n_out; k++) {
+            const uint32_t out = s->first_out + k;
+            struct row_job *j = &m->jobs[out];
+            *j = (struct row_job){.seq = s, .samples = s->samples != 0 && k + 1 == s->n_out, .view = v};
+            j->pos = plan_pos(p)[plan_out_row(p)[out]];
+            if (j->samples) {
+                j->i = m->n_tokens++;
+                m->tokens[j->i] = (struct step_token){.slot = s->slot,
+                    .id = v.request == NULL ? 0 : UINT32_MAX,
+                    .top = m->token_top + (size_t)j->i * m->l.top_max};
+            } else if (v.request != NULL && v.request->prompt_logprobs != NULL && j->pos + 1 < v.request->o.n_prompt) {
+                j->i = m->n_prompts++;
+                m->prompts[j->i] = (struct step_prompt){
+                    .slot = s->slot, .pos = j->pos + 1, .top = m->prompt_top + (size_t)j->i * m->l.top_max};
+            } else
+                j->view.request = NULL;
+        }
+    }
+    m->n_jobs = p->n_out;
+}
+
+static void choose(struct model_runner *m, const struct row_job *j, const float *logits, struct sampler *sampler)
+{
+    const struct request *r = j->view.request;
+    struct step_token *t = &m->tokens[j->i];
+    struct error e = {0};
+    const struct sample_row row = {.logits = logits,
+        .params = &j->view.choice->sample,
+        .history = j->view.choice->history.cap > 0 ? &j->view.choice->history : NULL,
+        .mask = r->o.allowed,
+        .banned = j->view.banned,
+        .n_banned = j->view.n_banned,
+        .output_index = j->view.output_index,
+        .n_top = MIN(r->o.n_top, m->l.top_max),
+        .want_logprob = r->o.want_logprobs};
+    struct sample_result got = {.top = t->top};
+    if (sample_token(sampler, &row, &got, &e) != OK)
+        return; /* nothing to choose from: the request ends by itself */
+    t->id = got.id;
+    t->logprob = got.logprob;
+    t->n_top = got.n_top;
+}
+
+/* Log-probability, rank and alternatives of the prompt's next token; the last two as the greedy sampler sees them. */
+static void score(struct model_runner *m, const struct row_job *j, const float *logits, struct sampler *sampler)
+{
+    const struct request *r = j->view.request;
+    struct step_prompt *p = &m->prompts[j->i];
+    const uint32_t id = r->o.prompt[p->pos];
+    struct sample_params greedy = sample_params_default();
+    greedy.temperature = 0.0f;
+    const struct sample_row row = {
+        .logits = logits, .params = &greedy, .n_top = MIN(r->o.n_top, m->l.top_max), .want_logprob = true};
+    struct sample_result got = {.top = p->top};
+    struct error e = {0};
+    if (id < m->vocab)
+        p->logprob = (float)((double)logits[id] - sample_log_sum_exp(logits, m->vocab));
+    p->rank = 1;
+    for (uint32_t i = 0; id < m->vocab && i < m->vocab; i++)
+        p->rank += logits[i] > logits[id];
+    if (row.n_top > 0 && sample_token(sampler, &row, &got, &e) == OK)
+        p->n_top = got.n_top;
+}
+
+static void run_job(void *ctx, uint32_t out, uint32_t worker)
+{
+    struct model_runner *m = ctx;
+    const struct row_job *j = &m->jobs[out];
+    if (j->view.request == NULL)
+        return;
+    const float *logits = decoder_lend_logits(m->d, out);
+    logits = logits != NULL ? logits : m->row;
+    if (j->samples)
+        choose(m, j, logits, m->samplers[worker]);
+    else
+        score(m, j, logits, m->samplers[worker]);
+}
+
+static enum err sample_rows(struct model_runner *m, struct error *e)
+{
+    if (m->n_jobs > 0 && decoder_lend_logits(m->d, 0) != NULL) {
+        decoder_host_run(m->d, m->n_jobs, run_job, m);
+        return OK;
+    }
+    for (uint32_t i = 0; i < m->n_jobs; i++) {
+        if (m->jobs[i].view.request == NULL)
+            continue;
+        TRY(decoder_read_logits(m->d, i, m->row, e));
+        run_job(m, i, 0);
+    }
+    return OK;
+}
+
+static enum err model_sample(struct runner *r, const struct plan *p, const struct slots *slots, struct error *e)
+{
+    struct model_runner *m = self(r);
+    make_jobs(m, p, slots);
+    if (m->wants_best) {
+        TRY(decoder_read_best(m->d, m->best, e));
+        for (uint32_t i = 0; i < m->n_jobs; i++)
+            if (m->jobs[i].samples)
+                m->tokens[m->jobs[i].i].id = m->best[i];
+    } else
+        TRY(sample_rows(m, e));
+    m->step = p->step;
+    m->cost_ns = clock_now(&m->clock) - m->start_ns;
+    return OK;
+}
+
+static enum err model_wait(struct runner *r, const struct plan *p, struct step_result *out, struct error *e)
+{
+    struct model_runner *m = self(r);
+    if (m->step != p->step)
+        return FAIL(e, ERR_INTERNAL, "step %llu was never launched", (unsigned long long)p->step);
+    *out = (struct step_result){.step = p->step,
+        .cost_ns = m->cost_ns,
+        .n = m->n_tokens,
+        .tokens = m->tokens,
+        .n_prompts = m->n_prompts,
+        .prompts = m->prompts};
+    return OK;
+}
+
+/* ---- making one ---------------------------------------------------------------------------------------------------
+ */
+
+static void model_close(struct runner *r)
+{
+    struct model_runner *m = self(r);
+    for (uint32_t i = 0; m->samplers != NULL && i < m->n_workers; i++)
+        sampler_free(m->samplers[i]);
+    mem_free(m->samplers);
+    mem_free(m->host);
+    mem_free(m->seqs);
+    mem_free(m->src);
+    mem_free(m->dst);
+    mem_free(m->row);
+    mem_free(m->jobs);
+    mem_free(m->best);
+    mem_free(m->tokens);
+    mem_free(m->prompts);
+    mem_free(m->token_top);
+    mem_free(m->prompt_top);
+    mem_free(m);
+}
+
+static enum err make_room(struct model_runner *m, struct error *e)
+{
+    const struct runner_limits *l = &m->l;
+    m->host = mem_array(m->n_host_blocks, m->block_bytes);
+    m->seqs = mem_array(l->seqs_max, sizeof *m->seqs);
+    m->src = mem_array(l->copies_max, sizeof *m->src);
+    m->dst = mem_array(l->copies_max, sizeof *m->dst);
+    m->row = mem_array(m->vocab, sizeof *m->row);
+    m->jobs = mem_array(l->out_max, sizeof *m->jobs);
+    m->best = mem_array(l->out_max, sizeof *m->best);
+    m->tokens = mem_array(l->seqs_max, sizeof *m->tokens);
+    m->prompts = mem_array(l->out_max, sizeof *m->prompts);
+    m->token_top = mem_array((size_t)l->seqs_max * l->top_max, sizeof *m->token_top);
+    m->prompt_top = mem_array((size_t)l->out_max * l->top_max, sizeof *m->prompt_top);
+    m->samplers = mem_array(m->n_workers, sizeof(struct sampler *));
+    if (m->host == NULL || m->seqs == NULL || m->src == NULL || m->dst == NULL || m->row == NULL || m->jobs == NULL ||
+        m->best == NULL || m->tokens == NULL || m->prompts == NULL || m->token_top == NULL || m->prompt_top == NULL ||
+        m->samplers == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for a runner with %u host blocks", m->n_host_blocks);
+    for (uint32_t i = 0; i < m->n_workers; i++)
+        TRY(sampler_new(m->vocab, &m->samplers[i], e));
+    return OK;
+}
+
+static const struct runner_ops model_ops = {.name = "model",
+    .depth = 0,
+    .forward = model_forward,
+    .sample = model_sample,
+    .wait = model_wait,
+    .close = model_close};
+
+enum err model_runner_open(
+    struct decoder *d, const struct runner_limits *l, uint32_t n_host_blocks, struct runner **out, struct error *e)
+{
+    *out = NULL;
+    struct model_runner *m = mem_zalloc(sizeof *m);
+    if (m == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for a runner");
+    m->base.ops = &model_ops;
+    m->d = d;
+    m->l = *l;
+    m->vocab = decoder_vocab(d);
+    m->n_host_blocks = n_host_blocks;
+    m->n_workers = decoder_host_workers(d);
+    m->block_bytes = decoder_block_bytes(d);
+    clock_init(&m->clock);
+    const enum err err = make_room(m, e);
+    if (err != OK) {
+        model_close(&m->base);
+        return err;
+    }
+    *out = &m->base;
+    return OK;
+}
