@@ -50,6 +50,16 @@ static uint64_t mix(uint64_t chain, uint64_t token, uint64_t pos)
     return x ^ (x >> 32);
 }
 
+uint64_t fake_chain_start(uint32_t adapter)
+{
+    return CHAIN_START + adapter;
+}
+
+uint64_t fake_chain_add(uint64_t chain, uint32_t token, uint32_t pos)
+{
+    return mix(chain, token, pos);
+}
+
 static struct fake_runner *self(struct runner *r)
 {
     return (struct fake_runner *)(void *)r;
@@ -94,7 +104,7 @@ static enum err slot_of(const struct fake_runner *f, const struct plan *p, const
 static enum err prove_chain(
     const struct fake_runner *f, const struct plan *p, const struct plan_seq *s, struct error *e)
 {
-    uint64_t chain = CHAIN_START + s->adapter;
+    uint64_t chain = fake_chain_start(s->adapter);
     for (uint32_t pos = 0; pos < s->first_pos; pos++) {
         uint32_t at;
         TRY(slot_of(f, p, s, pos, &at, e));
@@ -152,7 +162,7 @@ static enum err run_row(struct fake_runner *f, const struct plan *p, const struc
 static enum err run_seq(
     struct fake_runner *f, const struct plan *p, const struct plan_seq *s, struct flight *fl, struct error *e)
 {
-    uint64_t chain = CHAIN_START + s->adapter;
+    uint64_t chain = fake_chain_start(s->adapter);
     if (s->n_rows == 0 || s->n_kv != s->first_pos + s->n_rows)
         return FAIL(
             e, ERR_INTERNAL, "slot %u: %u rows from %u, %u positions", s->slot, s->n_rows, s->first_pos, s->n_kv);
@@ -225,14 +235,14 @@ static bool is_out(const struct slot_view *v, uint32_t id)
     return allowed != NULL && (allowed[id / 64] >> (id % 64) & 1) == 0;
 }
 
-static uint32_t choose(const struct fake_runner *f, const struct slot_view *v, uint64_t chain)
+uint32_t fake_choose(const struct fake_runner_options *o, const struct slot_view *v, uint64_t chain)
 {
     const struct sample_params *p = &v->choice->sample;
     const uint64_t h = p->temperature == 0.0f ? chain : mix(mix(chain, p->seed, p->choice), v->output_index, 0);
-    uint32_t id = (uint32_t)(h >> 20) % f->o.vocab;
-    if (f->o.eos_every != 0 && h % f->o.eos_every == 0)
-        id = f->o.eos_id;
-    for (uint32_t tries = 0; tries < f->o.vocab; tries++, id = (id + 1) % f->o.vocab)
+    uint32_t id = (uint32_t)(h >> 20) % o->vocab;
+    if (o->eos_every != 0 && h % o->eos_every == 0)
+        id = o->eos_id;
+    for (uint32_t tries = 0; tries < o->vocab; tries++, id = (id + 1) % o->vocab)
         if (!is_out(v, id))
             return id;
     return UINT32_MAX;
@@ -280,7 +290,7 @@ static enum err fake_sample(struct runner *r, const struct plan *p, const struct
         if (v.request == NULL) /* it has ended: any token will do */
             fl->tokens[n].id = 0;
         else {
-            fl->tokens[n].id = choose(f, &v, fl->chain[n]);
+            fl->tokens[n].id = fake_choose(&f->o, &v, fl->chain[n]);
             if (v.request->o.want_logprobs || v.request->o.n_top > 0)
                 fill_logprobs(fl, n, &v, f);
         }
