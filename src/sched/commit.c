@@ -1,0 +1,125 @@
+/* A step is done: its tokens are appended, blocks that became full are published, and sequences end. Only here do
+ * histories, output counts and stop matchers move, so they are the same whatever was planned around them.
+ *
+ * A sequence may have changed since the plan was made: ended (its rows were surplus), swapped out (nothing differs but
+ * where its blocks are), or preempted for recomputing (the token counts, the positions do not: seq.valid_from). */
+#include "sched/sched_int.h"
+
+#include <math.h>
+
+static bool is_stop_id(const struct request_options *o, uint32_t id)
+{
+    for (uint32_t i = 0; i < o->n_stop_ids; i++)
+        if (o->stop_ids[i] == id)
+            return true;
+    return false;
+}
+
+/* How the sequence ends with this token, which is its newest; END_NONE: it goes on. */
+static enum req_end token_ends(struct seq *q, uint32_t id)
+{
+    const struct request_options *o = &q->request->o;
+    if (is_stop_id(o, id))
+        return END_EOS;
+    if (o->vocab != NULL) {
+        if (detok_feed(&q->choice->stop_state, id, NULL, &q->request->error) != OK)
+            return END_FAILED;
+        if (q->choice->stop_state.stopped)
+            return END_STOP;
+    }
+    return q->n_out >= q->out_limit ? END_LENGTH : END_NONE;
+}
+
+static void token_append(struct seq *q, const struct step_token *t)
+{
+    struct choice *c = q->choice;
+    const struct request_options *o = &q->request->o;
+    const uint32_t n = q->n_out;
+    c->ids[n] = t->id;
+    if (c->logprobs != NULL)
+        c->logprobs[n] = t->logprob;
+    for (uint32_t i = 0; c->top != NULL && i < o->n_top; i++)
+        c->top[(size_t)n * o->n_top + i] =
+            i < t->n_top ? t->top[i] : (struct token_logprob){.id = UINT32_MAX, .logprob = -INFINITY};
+    if (c->history.cap > 0)
+        sample_history_add(&c->history, t->id, true);
+    q->last_id = t->id;
+    q->n_out = n + 1;
+}
+
+static void commit_token(struct sched *s, uint32_t slot, const struct step_token *t, uint64_t now)
+{
+    struct seq *q = &s->seqs[slot];
+    struct request *r = q->request;
+    if (t == NULL || t->id == UINT32_MAX) {
+        (void)FAIL(
+            &r->error, ERR_INTERNAL, "no token could be chosen: the logits are not numbers, or nothing is allowed");
+        seq_end(s, slot, END_FAILED, now);
+        return;
+    }
+    token_append(q, t);
+    q->want_prompt = false;
+    s->stats.output_tokens++;
+    tenant_charge(s, q->tenant, s->o.vtc_output_weight);
+    if (r->t_first_token == 0)
+        r->t_first_token = now;
+    const enum req_end end = token_ends(q, t->id);
+    atomic_store_explicit(&q->choice->n_out, q->n_out, memory_order_release);
+    if (end != END_NONE)
+        seq_end(s, slot, end, now);
+    else if (s->events.on_progress != NULL)
+        s->events.on_progress(s->events.ctx, r);
+}
+
+/* What the rows of one sequence have made final. */
+static void commit_rows(struct sched *s, const struct plan *plan, const struct plan_seq *ps, struct seq *q)
+{
+    if (plan->step < q->valid_from)
+        return;
+    q->n_final = MAX(q->n_final, ps->first_pos + ps->n_rows);
+    const uint32_t n_full = q->n_final / s->o.block_tokens;
+    if (n_full > q->n_published && s->o.prefix_cache && q->state == SEQ_RUNNING) {
+        kv_seq_publish(s->kv, q->kv, q->prompt, q->n_prompt, q->ids, q->n_final);
+        q->n_published = n_full;
+    }
+}
+
+static void learn_cost(struct sched *s, const struct plan *plan, const struct step_result *result)
+{
+    if (plan->n_rows == 0 || plan->n_out_copies > 0 || plan->n_in_copies > 0)
+        return;
+    double context = 0;
+    const struct plan_seq *ps = plan_seqs(plan);
+    for (uint32_t i = 0; i < plan->n_seqs; i++)
+        context += (double)ps[i].n_rows * ps[i].first_pos + 0.5 * (double)ps[i].n_rows * (double)(ps[i].n_rows + 1);
+    cost_observe(&s->cost, plan->n_rows, context, (double)result->cost_ns);
+}
+
+void sched_commit(struct sched *s, const struct plan *plan, const struct step_result *result, uint64_t now)
+{
+    assert(plan->step == s->committed + 1 && plan->step <= s->step);
+    s->committed = plan->step;
+    kv_fence_done(s->kv, plan->step);
+    learn_cost(s, plan, result);
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < plan->n_seqs; i++) {
+        const struct plan_seq *ps = &plan_seqs(plan)[i];
+        struct seq *q = &s->seqs[ps->slot];
+        const struct step_token *t = NULL;
+        if (ps->samples != 0 && next < result->n && result->tokens[next].slot == ps->slot)
+            t = &result->tokens[next++];
+        assert(q->n_plans > 0);
+        q->n_plans--;
+        if (q->state == SEQ_ENDED) {
+            s->stats.surplus_rows += ps->n_rows;
+            if (q->n_plans == 0)
+                slot_give(s, ps->slot);
+            continue;
+        }
+        commit_rows(s, plan, ps, q);
+        if (ps->samples != 0) {
+            q->n_flying--;
+            commit_token(s, ps->slot, t, now);
+        }
+    }
+}
