@@ -30,6 +30,7 @@
 
 /* Model files. Headers are read into memory of our own, so each bound here is also a bound on memory. */
 #define MODEL_PARTS_MAX            512         /* files of one model, each an open descriptor; real ones reach 191 */
+#define MODEL_FOLDER_FILES_MAX     65536       /* names looked at to find the .gguf file of a folder; some 50 ms */
 #define MODEL_TENSORS_MAX          (1u << 18)  /* the largest mixtures of experts have about 140 000; 100 bytes each */
 #define MODEL_TENSOR_NAME_MAX      512         /* bytes; GGUF allows 64, HF names of vision towers reach about 120 */
 #define MODEL_LAYERS_MAX           512         /* the deepest public model has 128 */
@@ -78,6 +79,14 @@
 #define HUB_PIP_SECONDS_MAX    3600       /* 93 MB over the slowest link worth waiting for */
 #define HUB_TREE_DEPTH_MAX     16         /* folders below an entry; bounds the recursion of a removal */
 #define HUB_NEAR_MAX           5          /* suggestions in one message */
+#define FETCH_TIMEOUT_MS       5000       /* a server's numbers; it answers in a millisecond or is in trouble */
+
+/* quern top. */
+#define TOP_BODY_BYTES_MAX MIB /* of one answer; 64 tenants and three histograms take 20 KB */
+#define TOP_BUCKETS_MAX    64  /* of a histogram; the server's have at most 32 */
+#define TOP_TENANTS_MAX    64  /* shown; the server counts no more apart */
+#define TOP_REASONS_MAX    16  /* why requests end */
+#define TOP_SAMPLES_MAX    64  /* kept: one a second, and percentiles are of the last 60 */
 
 /* Command line. */
 #define OUT_BYTES_MAX            (16 * MIB) /* output not yet written; flushed at 32 KB, but one value may be large */
@@ -134,6 +143,9 @@
 /* The engine. */
 #define ENGINE_REQUESTS_MAX (256u << 10) /* inside at once; an outbox holds twice as many pointers */
 #define ENGINE_TABLE_MAX    (16u << 20)  /* block table entries of one plan: 64 MB */
+#define SERVING_CONTEXT_DEFAULT 32768     /* tokens of a sequence unless more is asked for: tables are made for them */
+#define SERVING_POOL_BYTES_MAX (4 * GIB)  /* KV cache unless more is asked for: the machine has other work */
+#define SERVING_OUT_MIN 64u /* rows of a step with logits: prompts with log-probabilities go in chunks of these */
 #define RECORD_RING_BYTES      (64 * MIB) /* what a slow disk may be behind; a busy step writes 100 KB */
 #define RECORD_FRAME_BYTES_MAX (32 * MIB) /* one frame: a prompt of millions of tokens */
 #define ENGINE_TOP_MAX      20           /* alternatives per token; what OpenAI allows */

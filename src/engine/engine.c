@@ -20,9 +20,11 @@
 
 #include <string.h>
 
-#define TURN_MAIL_MAX    256      /* so that a flood of requests cannot stall the running ones */
-#define CHECK_EVERY_NS   NS_PER_S /* the audit at rest costs O(blocks): not after every short answer */
-#define PLAN_COPIES_SEQS 4        /* sequences that may be swapped in one step, at full length */
+#define TURN_MAIL_MAX   256      /* so that a flood of requests cannot stall the running ones */
+#define CHECK_EVERY_NS  NS_PER_S /* the audit at rest costs O(blocks): not after every short answer */
+#define EMPTY_PLANS_MAX 4  /* a plan that only preempted computes nothing; the next one does, else it is time to rest  \
+                            */
+#define PLAN_COPIES_SEQS 4 /* sequences that may be swapped in one step, at full length */
 
 static const char *const state_names[] = {
     [ENGINE_STARTING] = "starting",
@@ -234,7 +236,8 @@ static bool turn(struct engine *en, uint64_t *next_ns)
 
     /* 6 REST: is left to the caller, who knows what to sleep on. */
     *next_ns = sched_next_deadline(en->sched);
-    return worked || !ring_is_empty(&en->inbox);
+    en->empty_plans = worked ? 0 : en->empty_plans + 1;
+    return worked || !ring_is_empty(&en->inbox) || (sched_can_run(en->sched) && en->empty_plans < EMPTY_PLANS_MAX);
 }
 
 bool engine_turn(struct engine *en, uint64_t *next_ns)

@@ -36,6 +36,7 @@ struct engine {
     struct engine_client *with_news; /* clients to be woken by GIVE */
     uint64_t launch_ns;              /* when the flying step was launched */
     uint64_t checked_ns, mapped_ns;
+    uint32_t empty_plans;     /* turns in a row that had nothing to do */
     uint32_t *tenant_started; /* [STATS_TENANTS_MAX] requests inside with a first token */
     uint32_t *tenant_inside;
     struct engine_stats stats; /* the working copy of what is published */

@@ -65,8 +65,8 @@ struct fake_runner_options {
 enum err fake_runner_open(const struct fake_runner_options *o, const struct runner_limits *l, uint32_t n_blocks,
     uint32_t n_host_blocks, uint32_t block_tokens, struct runner **out, struct error *e) MUST_CHECK;
 
-/* The fake runner as a pure function, for what a request gets when it runs alone: the hash of a context, token by token,
- * and the token chosen behind it. Of the view, request, choice, output_index and banned ids matter. */
+/* The fake runner as a pure function, for what a request gets when it runs alone: the hash of a context, token by
+ * token, and the token chosen behind it. Of the view, request, choice, output_index and banned ids matter. */
 uint64_t fake_chain_start(uint32_t adapter);
 uint64_t fake_chain_add(uint64_t chain, uint32_t token, uint32_t pos);
 uint32_t fake_choose(const struct fake_runner_options *o, const struct slot_view *v, uint64_t chain);

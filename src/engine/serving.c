@@ -1,0 +1,316 @@
+/* From options to an engine; see serving.h. */
+#include "engine/serving.h"
+
+#include "base/hash.h"
+#include "base/limits.h"
+#include "base/machine.h"
+#include "base/mem.h"
+#include "base/team.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CPU_SEQS      32 /* a step's products grow with its rows from the first on, so more only wait for each other */
+#define CPU_ROWS      256
+#define GPU_SEQS      256
+#define GPU_ROWS      2048
+#define SHARE_DEFAULT 0.5 /* of what is free beside the weights: the machine has other work */
+#define SWAP_PROBES   4   /* blocks copied to learn what one costs */
+
+struct sched_options serving_sched_default(const struct ops *ops)
+{
+    const bool is_cpu = ops == NULL || strncmp(ops->name, "cpu", 3) == 0;
+    struct sched_options s = sched_options_default();
+    s.max_num_seqs = is_cpu ? CPU_SEQS : GPU_SEQS;
+    s.max_batched_tokens = is_cpu ? CPU_ROWS : GPU_ROWS;
+    s.block_tokens = FIT_BLOCK_TOKENS;
+    return s;
+}
+
+enum err serving_tune(struct sched_options *s, const char *aim, char *said, struct error *e)
+{
+    if (strcmp(aim, "throughput") == 0) {
+        s->max_num_seqs *= 2;
+        s->max_batched_tokens = MAX(s->max_batched_tokens * 2, s->max_num_seqs);
+        s->batching = BATCH_CONTINUOUS;
+        s->order = ORDER_FCFS;
+        s->itl_target_ns = 0;
+        snprintf(said, 256, "batching=continuous order=fcfs max-num-seqs=%u max-num-batched-tokens=%u itl-target-ms=0",
+            s->max_num_seqs, s->max_batched_tokens);
+    } else if (strcmp(aim, "latency") == 0) {
+        s->max_num_seqs = MAX(s->max_num_seqs / 2, 1u);
+        s->batching = BATCH_CONTINUOUS;
+        s->order = ORDER_FCFS;
+        s->itl_target_ns = 100 * NS_PER_MS;
+        snprintf(said, 256, "batching=continuous order=fcfs max-num-seqs=%u itl-target-ms=100", s->max_num_seqs);
+    } else if (strcmp(aim, "ttft") == 0) {
+        s->batching = BATCH_PREFILL_FIRST;
+        s->order = ORDER_SJF;
+        s->itl_target_ns = 0;
+        snprintf(said, 256, "batching=prefill-first order=sjf itl-target-ms=0");
+    } else
+        return FAIL(e, ERR_NOT_FOUND, "there is no aim '%s': throughput, latency and ttft", aim);
+    return OK;
+}
+
+/* ---- what the model is --------------------------------------------------------------------------------------------
+ */
+
+/* The file's or folder's own name says more than what is written inside. */
+static void name_it(struct serving *s, const struct serving_options *o)
+{
+    struct str name = str_of(o->name != NULL ? o->name : o->path);
+    while (o->name == NULL && name.n > 1 && name.p[name.n - 1] == '/')
+        name.n--;
+    for (size_t i = name.n; i > 0 && o->name == NULL; i--)
+        if (name.p[i - 1] == '/') {
+            name = (struct str){name.p + i, name.n - i};
+            break;
+        }
+    if (o->name == NULL && str_has_suffix(name, STR(".gguf")))
+        name.n -= 5;
+    str_show(name, s->name, sizeof s->name);
+}
+
+enum err serving_describe(struct serving *s, const struct serving_options *o, struct error *e)
+{
+    if (o->path == NULL)
+        return FAIL(e, ERR_INVALID, "no model was named");
+    name_it(s, o);
+    if (o->dummy && dummy_config(o->path, &s->config, NULL) == OK) {
+        s->config.generation = (struct model_generation){NAN, NAN, NAN, NAN, -1, -1};
+        return OK;
+    }
+    TRY(model_source_open(o->path, &s->source, e));
+    TRY(model_config_read(s->source, &s->config, e));
+    if (s->config.quant_method[0] != '\0' && !o->dummy)
+        return FAIL(e, ERR_UNSUPPORTED, "checkpoints quantised by '%s' are not supported", s->config.quant_method);
+    return OK;
+}
+
+/* ---- memory -------------------------------------------------------------------------------------------------------
+ */
+
+/* The pool: as asked for, else enough for every sequence at its full length, within a share of what is free. */
+static uint64_t pool_blocks(const struct serving *s, const struct serving_options *o, uint64_t seq_blocks)
+{
+    const uint64_t all = (uint64_t)s->sched.max_num_seqs * seq_blocks;
+    const double share = o->memory_share > 0.0 ? o->memory_share : SHARE_DEFAULT;
+    const uint64_t fixed = fit_fixed_bytes(&s->fit) + s->fit.context * s->fit.rope_token_bytes;
+    uint64_t room = s->fit.memory_bytes > fixed ? (uint64_t)((double)(s->fit.memory_bytes - fixed) * share) : 0;
+    if (s->fit.memory_bytes == 0)
+        room = SERVING_POOL_BYTES_MAX;
+    if (o->memory_share == 0.0)
+        room = MIN(room, SERVING_POOL_BYTES_MAX);
+    return MAX(MIN(all, room / s->block_bytes), seq_blocks);
+}
+
+static enum err size_it(struct serving *s, const struct serving_options *o, struct error *e)
+{
+    struct sched_options *sched = &s->sched;
+    *sched = o->sched;
+    sched->max_batched_tokens = MAX(sched->max_batched_tokens, sched->max_num_seqs);
+    sched->out_max = MAX(sched->max_num_seqs, SERVING_OUT_MIN);
+    const struct fit_wants wants = {.kv_dtype = o->kv_dtype,
+        .dummy_dtype = o->dummy_dtype,
+        .memory_bytes = o->memory_bytes,
+        .rows = sched->max_batched_tokens,
+        .out_rows = sched->out_max};
+    TRY(fit_measure(&s->fit, &s->config, o->dummy ? NULL : s->source, &wants, e));
+    TRY(fit_choose(&s->fit, &s->config, o->max_model_len, SERVING_CONTEXT_DEFAULT, e));
+    s->block_tokens = sched->block_tokens;
+    TRY(decoder_kv_block_bytes(&s->config, o->kv_dtype, s->block_tokens, &s->block_bytes, e));
+    const uint64_t held = (uint64_t)o->n_blocks * s->block_tokens;
+    if (o->n_blocks != 0 && held < s->fit.context) {
+        if (o->max_model_len != 0)
+            return FAIL(e, ERR_LIMIT, "%u KV blocks of %u tokens hold less than a context of %u", o->n_blocks,
+                s->block_tokens, s->fit.context);
+        s->fit.context = (uint32_t)held;
+    }
+    const uint64_t seq_blocks = (s->fit.context + s->block_tokens - 1) / s->block_tokens;
+    const uint64_t n = o->n_blocks != 0 ? o->n_blocks : pool_blocks(s, o, seq_blocks);
+    const uint64_t n_host = o->swap_bytes / s->block_bytes;
+    if (n > KV_BLOCKS_MAX || n_host > KV_BLOCKS_MAX)
+        return FAIL(e, ERR_LIMIT, "%llu KV blocks; the limit is %u", (unsigned long long)MAX(n, n_host), KV_BLOCKS_MAX);
+    s->n_blocks = (uint32_t)n;
+    s->n_host_blocks = (uint32_t)n_host;
+    sched->context_max = s->fit.context;
+    return OK;
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------------------
+ */
+
+static void add_stop_id(struct serving *s, uint32_t id)
+{
+    for (uint32_t i = 0; i < s->n_stop_ids; i++)
+        if (s->stop_ids[i] == id)
+            return;
+    if (id != TOK_NONE && id < s->config.vocab && s->n_stop_ids < SERVING_STOP_IDS_MAX)
+        s->stop_ids[s->n_stop_ids++] = id;
+}
+
+static enum err open_text(struct serving *s, const struct serving_options *o, struct error *e)
+{
+    for (uint32_t i = 0; i < s->config.n_eos; i++)
+        add_stop_id(s, s->config.eos_ids[i]);
+    if (s->source == NULL)
+        return OK;
+    TRY(model_tokenizer_open(s->source, o->copies_dir, &s->tok, e));
+    const struct tok_roles *roles = tok_roles_of(s->tok);
+    add_stop_id(s, roles->eos);
+    add_stop_id(s, roles->eot);
+    add_stop_id(s, roles->eom);
+    TRY(model_chat_open(s->source, &s->chats, e));
+    return chat_set_count(s->chats) > 0 ? chat_set_pick(s->chats, NULL, false, &s->chat, e) : OK;
+}
+
+/* ---- weights, runner, engine --------------------------------------------------------------------------------------
+ */
+
+static struct kv_options kv_of(const struct serving *s)
+{
+    return (struct kv_options){.n_blocks = s->n_blocks,
+        .n_host_blocks = s->n_host_blocks,
+        .block_tokens = s->block_tokens,
+        .seqs_max = sched_slots(&s->sched),
+        .seq_blocks_max = (s->fit.context + s->block_tokens - 1) / s->block_tokens,
+        .prefix_cache = s->sched.prefix_cache};
+}
+
+static enum err open_decoder(
+    struct serving *s, const struct serving_options *o, const struct runner_limits *l, struct error *e)
+{
+    struct weight_source src;
+    if (o->dummy) {
+        TRY(dummy_new(o->dummy_dtype, o->dummy_seed, &s->dummy, e));
+        src = dummy_source(s->dummy);
+    } else
+        src = decoder_file_source(s->source);
+    struct decoder_options d = {.ops = s->ops,
+        .threads = s->threads,
+        .rows_max = l->rows_max,
+        .out_max = l->out_max,
+        .seqs_max = l->seqs_max,
+        .table_max = l->table_max,
+        .context_max = s->fit.context,
+        .kv_dtype = o->kv_dtype,
+        .block_tokens = s->block_tokens,
+        .n_blocks = s->n_blocks,
+        .progress = o->progress,
+        .progress_ctx = o->progress_ctx};
+    struct error first = {0};
+    enum err err = decoder_open(&src, &s->config, &d, &s->decoder, &first);
+    if (err == ERR_UNSUPPORTED && o->ops_fallback != NULL && o->ops_fallback != s->ops) {
+        d.ops = s->ops = o->ops_fallback;
+        return decoder_open(&src, &s->config, &d, &s->decoder, e);
+    }
+    if (err != OK && e != NULL && e->code == OK)
+        *e = first;
+    return err;
+}
+
+/* What copying one block costs, for the choice between swapping and computing again. */
+static enum err measure_swap(struct serving *s, struct error *e)
+{
+    if (s->n_host_blocks == 0 || s->decoder == NULL || s->sched.swap_ns_per_block > 0.0)
+        return OK;
+    void *block = mem_alloc(s->block_bytes);
+    if (block == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for a block");
+    struct clock clock;
+    clock_init(&clock);
+    const uint64_t start = clock_now(&clock);
+    for (uint32_t i = 0; i < SWAP_PROBES; i++) {
+        decoder_read_block(s->decoder, i % s->n_blocks, block);
+        decoder_write_block(s->decoder, i % s->n_blocks, block);
+    }
+    s->sched.swap_ns_per_block = (double)(clock_now(&clock) - start) / (2.0 * SWAP_PROBES);
+    mem_free(block);
+    return OK;
+}
+
+/* Equal for what computes the same bits: every weight's name, type, shape and first bytes, the kernels, the KV type. */
+static uint64_t numerics_of(const struct serving *s, const struct serving_options *o)
+{
+    uint64_t h = hash64(s->ops->name, strlen(s->ops->name), (uint64_t)o->kv_dtype);
+    h = hash64(&o->dummy_seed, sizeof o->dummy_seed, h + (o->dummy ? 1 : 0));
+    for (uint64_t i = 0; s->source != NULL && i < model_tensor_count(s->source); i++) {
+        const struct model_tensor *t = model_tensor_at(s->source, i);
+        h = hash64(t->name.p, t->name.n, h + t->view.dtype);
+        h = hash64(t->view.shape, t->view.n_dims * sizeof t->view.shape[0], h);
+        h = hash64(t->view.data, MIN(t->view.bytes, 64), h);
+    }
+    return h;
+}
+
+static enum err open_runner(struct serving *s, const struct serving_options *o, struct runner **out, struct error *e)
+{
+    const struct kv_options kv = kv_of(s);
+    const struct runner_limits l = engine_runner_limits(&s->sched, &kv);
+    struct runner *runner;
+    if (o->fake != NULL) {
+        struct fake_runner_options fake = *o->fake;
+        fake.vocab = fake.vocab != 0 ? fake.vocab : s->config.vocab;
+        return fake_runner_open(&fake, &l, s->n_blocks, s->n_host_blocks, s->block_tokens, out, e);
+    }
+    TRY(open_decoder(s, o, &l, e));
+    TRY(measure_swap(s, e));
+    TRY(model_runner_open(s->decoder, &l, s->n_host_blocks, &runner, e));
+    if (o->late == 0) {
+        *out = runner;
+        return OK;
+    }
+    const enum err err = late_runner_open(runner, &l, out, e);
+    if (err != OK)
+        runner_close(runner);
+    return err;
+}
+
+static enum err open_engine(struct serving *s, const struct serving_options *o, struct error *e)
+{
+    struct runner *runner;
+    TRY(open_runner(s, o, &runner, e));
+    const uint64_t inside = (uint64_t)s->sched.queue_max + s->sched.max_num_seqs;
+    const struct engine_options eo = {.sched = s->sched,
+        .kv = kv_of(s),
+        .key = {.numerics = s->numerics},
+        .runner = runner,
+        .clock = s->clock,
+        .requests_max = o->requests_max != 0 ? o->requests_max : (uint32_t)MIN(inside, (uint64_t)ENGINE_REQUESTS_MAX),
+        .record_path = o->record_path,
+        .check_every_step = o->check_every_step};
+    const enum err err = engine_new(&eo, &s->engine, e);
+    if (err != OK)
+        runner_close(runner);
+    return err;
+}
+
+enum err serving_open(struct serving *s, const struct serving_options *o, struct error *e)
+{
+    clock_init(&s->own_clock);
+    const uint64_t start = clock_now(&s->own_clock);
+    s->clock = o->clock != NULL ? o->clock : &s->own_clock;
+    s->ops = o->ops != NULL ? o->ops : cpu_ops();
+    s->threads = o->threads != 0 ? o->threads : team_cores();
+    TRY(serving_describe(s, o, e));
+    TRY(size_it(s, o, e));
+    TRY(open_text(s, o, e));
+    s->numerics = numerics_of(s, o);
+    TRY(open_engine(s, o, e));
+    s->load_ns = clock_now(&s->own_clock) - start;
+    return OK;
+}
+
+void serving_close(struct serving *s)
+{
+    engine_free(s->engine);
+    decoder_close(s->decoder);
+    dummy_free(s->dummy);
+    chat_set_free(s->chats);
+    tok_free(s->tok);
+    model_source_close(s->source);
+    memset(s, 0, sizeof *s);
+}
