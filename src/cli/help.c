@@ -13,6 +13,7 @@ static const char *const group_names[] = {
     [GROUP_MODEL] = "Model options",
     [GROUP_MACHINE] = "Machine options",
     [GROUP_MEMORY] = "Memory options",
+    [GROUP_SCHEDULING] = "Scheduling options",
     [GROUP_CHAT] = "Conversation options",
     [GROUP_SAMPLING] = "Sampling options",
     [GROUP_OUTPUT] = "Output options",

@@ -33,6 +33,7 @@ enum option_group { /* headings of --help, in this order */
     GROUP_MODEL,
     GROUP_MACHINE,
     GROUP_MEMORY,
+    GROUP_SCHEDULING,
     GROUP_CHAT,
     GROUP_SAMPLING,
     GROUP_OUTPUT,
@@ -72,6 +73,9 @@ struct option_table {
 
 enum load_format { LOAD_AUTO, LOAD_DUMMY, LOAD_FORMAT_COUNT };
 enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_COUNT };
+/* 0 = what --tune says, else the first of the scheduler's own; then one more than the scheduler's enums. */
+enum batching_choice { BATCHING_AUTO, BATCHING_COUNT = 6 };
+enum order_choice { ORDER_AUTO, ORDER_CHOICE_COUNT = 6 };
 enum kv_dtype_choice { KV_AUTO, KV_F32, KV_F16, KV_BF16, KV_Q8_0, KV_Q4_0, KV_DTYPE_COUNT };
 
 /* The resolved options: one field per row of options_table.c. Fields of options that the running verb does not take
@@ -100,6 +104,17 @@ struct options {
     uint64_t max_model_len, max_num_seqs; /* tokens, 0 = what the model was made for; sequences */
     int kv_cache_dtype;                   /* enum kv_dtype_choice */
     uint64_t memory_bytes;                /* 0 = what this machine has */
+    uint64_t block_size, kv_blocks;       /* tokens; 0 = as many blocks as memory allows */
+    double kv_memory_share;               /* NAN = the default */
+    uint64_t swap_bytes;
+    /* scheduling; 0, NAN or the first choice where nobody said anything */
+    uint64_t max_batched_tokens;
+    int batching, order, admission, preemption, tune;
+    uint64_t batch_interval;
+    double batch_ratio, watermark, itl_target_ms;
+    uint64_t queue_max, queue_tokens_max, max_wait_ms;
+    bool prefix_caching;
+    const char *record; /* NULL = nothing is recorded */
     /* chat */
     const char *prompt, *system; /* NULL = not given */
     bool raw;
@@ -113,6 +128,9 @@ struct options {
     /* tokenize */
     bool ids, decode, special, user;
     const char *chat; /* NULL = no conversation */
+    /* top */
+    const char *api_key; /* NULL = none */
+    bool once;
     /* score */
     uint64_t stride; /* tokens; 0 = half the context */
     /* what is not an option, without the verb */
@@ -134,13 +152,17 @@ struct options_parse {
     const char *verb; /* the first argument, or NULL when there was none */
     const char *args[CLI_ARGS_MAX];
     size_t n_args;
-    char *file_text; /* the config file; values borrow from it */
+    char *file_text;                 /* the config file; values borrow from it */
+    char *expanded[OPTION_ROWS_MAX]; /* a row's path that was written with "~/"; NULL otherwise */
     unsigned char origin[OPTION_ROWS_MAX];
 };
 
 /* Sets every field to its default. */
 void options_init(struct options_parse *p, struct option_table table, void *values);
 void options_fini(struct options_parse *p); /* frees the config file's text: the string values die with it */
+
+/* The value is called FILE or DIR: completed as a path, and "~/" at its start is the home folder. */
+bool option_is_path(const struct option_row *row);
 
 /* argv without the program's name. Options may stand before and after the verb; "--" ends them. */
 enum err options_parse_args(struct options_parse *p, int argc, char *const *argv, struct error *e) MUST_CHECK;

@@ -22,6 +22,7 @@ struct plan {
     const struct options *o;
     struct load *load;
     uint32_t max_len;
+    uint64_t n_seqs;
     uint64_t seq_bytes, need_bytes; /* one sequence at its full length; with max-num-seqs of them */
     uint64_t n_fit;                 /* sequences of max_len that fit */
     bool fits;
@@ -36,7 +37,7 @@ static void predict_memory(struct plan *p)
     const struct fit *f = &p->load->fit;
     const uint64_t fixed = fit_fixed_bytes(f);
     p->seq_bytes = fit_sequence_bytes(f, p->max_len);
-    p->need_bytes = fixed + p->seq_bytes * p->o->max_num_seqs;
+    p->need_bytes = fixed + p->seq_bytes * p->n_seqs;
     const uint64_t room = f->memory_bytes > fixed ? f->memory_bytes - fixed : 0;
     p->n_fit = room / MAX(p->seq_bytes, (uint64_t)1);
     p->fits = f->memory_bytes == 0 || p->need_bytes <= f->memory_bytes;
@@ -64,8 +65,7 @@ static uint64_t longest(const struct plan *p, enum dtype kv)
         return 0;
     const uint64_t fixed = fit_fixed_bytes(&f);
     const uint64_t room = f.memory_bytes > fixed ? f.memory_bytes - fixed : 0;
-    return room / p->o->max_num_seqs / (block / FIT_BLOCK_TOKENS + f.rope_token_bytes) / FIT_BLOCK_TOKENS *
-           FIT_BLOCK_TOKENS;
+    return room / p->n_seqs / (block / FIT_BLOCK_TOKENS + f.rope_token_bytes) / FIT_BLOCK_TOKENS * FIT_BLOCK_TOKENS;
 }
 
 static void advise(struct plan *p)
@@ -96,7 +96,7 @@ static void advise(struct plan *p)
     if (q8 > here && f->kv_dtype != DTYPE_Q8_0 && f->kv_dtype != DTYPE_Q4_0)
         at += snprintf(p->advice + at, sizeof p->advice - (size_t)at, ", or %llu and --kv-cache-dtype q8_0",
             (unsigned long long)q8);
-    if (p->o->max_num_seqs > 1)
+    if (p->n_seqs > 1)
         at += snprintf(p->advice + at, sizeof p->advice - (size_t)at, "; or with --max-num-seqs %llu",
             (unsigned long long)p->n_fit);
     snprintf(p->advice + at, sizeof p->advice - (size_t)at, ".");
@@ -144,7 +144,7 @@ static void print_json(const struct plan *p, struct out *out)
         (unsigned long long)f->n_params, (unsigned long long)f->active_params, dtype_name(f->main_dtype),
         p->load->ops->name);
     out_printf(out, ",\"threads\":%u,\"max_model_len\":%u,\"max_num_seqs\":%llu,\"memory\":{\"weights_bytes\":%llu",
-        p->load->threads, p->max_len, (unsigned long long)p->o->max_num_seqs, (unsigned long long)f->weight_bytes);
+        p->load->threads, p->max_len, (unsigned long long)p->n_seqs, (unsigned long long)f->weight_bytes);
     out_printf(out, ",\"kv_cache_dtype\":\"%s\",\"kv_token_bytes\":%llu,\"sequence_bytes\":%llu,\"buffers_bytes\":%llu",
         dtype_name(f->kv_dtype), (unsigned long long)f->kv_token_bytes, (unsigned long long)p->seq_bytes,
         (unsigned long long)f->buffer_bytes);
@@ -172,6 +172,7 @@ static enum err make_plan(struct plan *p, struct out *out, struct error *e)
     if (p->o->max_model_len > l->config.context_length)
         return FAIL(e, ERR_INVALID, "option --max-model-len: %llu is more than the model's context of %u tokens",
             (unsigned long long)p->o->max_model_len, l->config.context_length);
+    p->n_seqs = MAX(p->o->max_num_seqs, (uint64_t)1);
     p->max_len = p->o->max_model_len != 0 ? (uint32_t)p->o->max_model_len : l->config.context_length;
     predict_memory(p);
     TRY(measure_machine(l->ops, l->fit.main_dtype, l->config.hidden, l->threads, &p->m, e));
