@@ -1,0 +1,94 @@
+/* POST /v1/chat/completions and its rendering alone. */
+#include "api/generate.h"
+#include "api/prompt.h"
+
+#include <string.h>
+
+/* max_tokens and logprobs as chat spells them. */
+static bool read_chat_fields(struct fields *f, const json_t *doc, struct api_error *ae)
+{
+    const struct in in = {doc, ae};
+    if (!in_u32(in, "max_tokens", 1, MODEL_CONTEXT_MAX, &f->max_tokens) ||
+        !in_u32(in, "max_completion_tokens", 1, MODEL_CONTEXT_MAX, &f->max_tokens) ||
+        !in_bool(in, "logprobs", &f->want_logprobs) || !in_u32(in, "top_logprobs", 0, LOGPROBS_MAX, &f->n_top))
+        return false;
+    if (in_get(in, "echo") != NULL && !json_is_false(in_get(in, "echo")))
+        return api_fail_code(ae, 400, "echo", "unsupported_parameter", "'echo' is refused: it is for /v1/completions");
+    if (f->n_top > 0 && !f->want_logprobs)
+        return api_fail(ae, 400, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
+    return true;
+}
+
+static void use_request_id(struct call *c, const struct fields *f)
+{
+    if (f->request_id.n == 0)
+        return;
+    char shown[CALL_ID_BYTES];
+    str_show(f->request_id, shown, sizeof shown);
+    for (size_t i = 0; shown[i] != '\0'; i++)
+        if (shown[i] == '"' || shown[i] == '\\' || (unsigned char)shown[i] <= 0x20)
+            return; /* ours stays */
+    memcpy(c->id, shown, sizeof c->id);
+}
+
+static bool start_chat(struct call *c, const json_t *doc, struct fields *f, struct api_error *ae)
+{
+    const struct serving *sv = c->s->serving;
+    const struct fields_model m = {&sv->config.generation, sv->config.vocab, sv->fit.context};
+    struct tok_ids ids = {0};
+    fields_init(f, m);
+    if (!model_check(c, (struct in){doc, ae}) || !fields_read(f, doc, m, ae) || !read_chat_fields(f, doc, ae) ||
+        !prompt_from_chat(c, doc, &ids, ae))
+        return false;
+    use_request_id(c, f);
+    struct generation *g = generation_new(c, GEN_CHAT, f, 1, ae);
+    if (g == NULL)
+        return false;
+    if (!generation_prompt(g, f, ids.p, ids.n, ae)) {
+        generation_free(g);
+        return false;
+    }
+    if (f->resumable)
+        g->replay = replay_new(c->s, g->id, c->tenant);
+    if (f->resumable && g->replay == NULL) {
+        generation_free(g);
+        return api_fail(ae, 429, "resumable", "%d resumable streams are kept already", STREAM_REPLAYS_MAX);
+    }
+    return generation_start(g, ae);
+}
+
+void route_chat(struct call *c)
+{
+    struct api_error ae = {0};
+    json_t *doc = NULL;
+    struct fields *f = mem_zalloc(sizeof *f);
+    bool ok = f != NULL || api_fail_err(&ae, &(struct error){.code = ERR_NOMEM}, NULL);
+    ok = ok && call_json(c, &doc, &ae) && start_chat(c, doc, f, &ae);
+    if (f != NULL)
+        fields_fini(f);
+    mem_free(f);
+    json_decref(doc);
+    if (!ok)
+        call_reply_error(c, &ae);
+}
+
+void route_chat_render(struct call *c)
+{
+    struct api_error ae = {0};
+    struct tok_ids ids = {0};
+    json_t *doc = NULL;
+    if (!call_json(c, &doc, &ae) || !model_check(c, (struct in){doc, &ae}) || !prompt_from_chat(c, doc, &ids, &ae))
+        call_reply_error(c, &ae);
+    else {
+        struct buf out;
+        buf_init(&out, REQ_ANSWER_BYTES_MAX);
+        buf_add(&out, STR("{\"prompt\":"));
+        buf_add_json_str(&out, buf_str(&c->net->chat.text));
+        buf_addf(&out, ",\"count\":%zu,\"token_ids\":", ids.n);
+        answer_ids(ids.p, (uint32_t)ids.n, &out);
+        buf_add_char(&out, '}');
+        call_reply_buf(c, &out);
+        buf_fini(&out);
+    }
+    json_decref(doc);
+}

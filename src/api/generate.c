@@ -1,0 +1,601 @@
+/* A generation from prompts to its last byte; see generate.h.
+ *
+ * Every accepted request ends in exactly one terminal thing: a whole answer, an error, or a stream whose last lines are
+ * a final event for every choice (or one error event) and [DONE]. Headers of a stream are sent with its first event, so
+ * that a request refused by the engine still gets a status of its own. */
+#include "api/generate.h"
+
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define EVENT_HEAD_MAX 1024
+
+/* ---- making one ---- */
+
+static struct str copy(struct generation *g, struct str s)
+{
+    char *p = arena_copy_str(&g->arena, s);
+    return p != NULL ? (struct str){p, s.n} : (struct str){0};
+}
+
+static bool make_head(struct generation *g)
+{
+    struct server *s = g->net->s;
+    char head[EVENT_HEAD_MAX];
+    const int n = snprintf(head, sizeof head,
+        "data: {\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":\"%s\",\"system_fingerprint\":\"%s\","
+        "\"choices\":[",
+        g->id, g->kind == GEN_CHAT ? "chat.completion.chunk" : "text_completion", (long long)g->created_s, s->names[0],
+        s->fingerprint);
+    if (n < 0 || (size_t)n >= sizeof head)
+        return false;
+    g->head = copy(g, (struct str){head, (size_t)n});
+    return g->head.p != NULL;
+}
+
+static bool copy_fields(struct generation *g, const struct fields *f)
+{
+    g->n = f->n;
+    g->n_top = f->n_top;
+    g->n_prompt_top = f->n_prompt_top;
+    g->stream_interval = f->stream_interval;
+    g->stream = f->stream;
+    g->include_usage = f->include_usage;
+    g->continuous_usage = f->continuous_usage;
+    g->include_stop = f->include_stop;
+    g->show_special = f->show_special;
+    g->want_logprobs = f->want_logprobs;
+    g->want_prompt_logprobs = f->want_prompt_logprobs;
+    g->return_token_ids = f->return_token_ids;
+    g->tokens_as_ids = f->tokens_as_ids;
+    g->n_stop_ids = f->n_stop_ids;
+    memcpy(g->stop_ids, f->stop_ids, f->n_stop_ids * sizeof f->stop_ids[0]);
+    g->stops = arena_array(&g->arena, f->n_stops, sizeof *g->stops);
+    bool ok = g->stops != NULL;
+    for (uint32_t i = 0; ok && i < f->n_stops; i++) {
+        g->stops[i] = copy(g, f->stops[i]);
+        ok = g->stops[i].p != NULL;
+    }
+    return ok;
+}
+
+struct generation *generation_new(
+    struct call *c, enum generation_kind kind, const struct fields *f, uint32_t n_parts, struct api_error *ae)
+{
+    struct generation *g = mem_zalloc(sizeof *g);
+    if (g == NULL) {
+        api_fail_err(ae, &(struct error){.code = ERR_NOMEM}, NULL);
+        return NULL;
+    }
+    arena_init(&g->arena, 64 * MIB);
+    g->call = c;
+    g->net = c->net;
+    g->kind = kind;
+    g->tenant = c->tenant;
+    g->created_s = clock_wall(c->s->o.clock) / (int64_t)NS_PER_S;
+    snprintf(g->id, sizeof g->id, "%s-%s", kind == GEN_CHAT ? "chatcmpl" : "cmpl", c->id);
+    g->n_parts_max = n_parts;
+    g->parts = arena_array(&g->arena, n_parts, sizeof *g->parts);
+    if (g->parts == NULL || !copy_fields(g, f) || !make_head(g)) {
+        api_fail_err(ae, &(struct error){.code = ERR_NOMEM}, NULL);
+        generation_free(g);
+        return NULL;
+    }
+    return g;
+}
+
+void generation_free(struct generation *g)
+{
+    if (g == NULL)
+        return;
+    for (uint32_t i = 0; i < g->n_parts; i++)
+        request_free(g->parts[i].r);
+    if (g->replay != NULL)
+        replay_release(g->replay);
+    arena_fini(&g->arena);
+    mem_free(g);
+}
+
+uint32_t generation_room(const struct call *c, const struct fields *f, size_t n_prompt, struct api_error *ae)
+{
+    const uint32_t context = c->s->serving->fit.context;
+    if (n_prompt == 0) {
+        api_fail(ae, 400, "prompt", "the prompt has no tokens");
+        return 0;
+    }
+    if (n_prompt >= context) {
+        api_fail_code(ae, 400, "prompt", "context_length_exceeded",
+            "This model's maximum context length is %u tokens. However, your prompt has %zu tokens, which leaves no "
+            "room for an answer. Please reduce the length of the prompt.",
+            context, n_prompt);
+        return 0;
+    }
+    const uint32_t room = context - (uint32_t)n_prompt;
+    if (f->max_tokens != UINT32_MAX && f->max_tokens > room) {
+        api_fail_code(ae, 400, "max_tokens", "context_length_exceeded",
+            "This model's maximum context length is %u tokens. However, you requested %u tokens (%zu in the prompt, %u "
+            "in the completion). Please reduce the length of the prompt or of the completion.",
+            context, f->max_tokens + (uint32_t)n_prompt, n_prompt, f->max_tokens);
+        return 0;
+    }
+    return f->max_tokens != UINT32_MAX ? MAX(f->max_tokens, 1u) : room;
+}
+
+static int32_t priority_of(const struct call *c, const struct fields *f)
+{
+    int32_t priority = f->priority;
+    (void)tenant_priority(&c->s->keys, c->tenant, &priority); /* a tenant's own wins over what it asks for */
+    return priority;
+}
+
+/* The ids that end an answer: the model's own and the request's. */
+static uint32_t gather_stop_ids(const struct serving *sv, const struct fields *f, uint32_t *out)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < sv->n_stop_ids && !f->ignore_eos; i++)
+        out[n++] = sv->stop_ids[i];
+    for (uint32_t i = 0; i < f->n_stop_ids; i++)
+        out[n++] = f->stop_ids[i];
+    return n;
+}
+
+static bool make_request(struct generation *g, const struct fields *f, const uint32_t *ids, uint32_t n, uint32_t room,
+    struct request **out, struct api_error *ae)
+{
+    const struct serving *sv = g->net->s->serving;
+    uint32_t stop_ids[REQ_STOP_IDS_MAX + SERVING_STOP_IDS_MAX];
+    struct error e = {0};
+    struct stop_set *stops = NULL;
+    struct request_options o = {.prompt = ids,
+        .n_prompt = n,
+        .max_tokens = room,
+        .min_tokens = MIN(f->min_tokens, room),
+        .n_choices = f->n,
+        .sample = f->sample,
+        .stop_ids = stop_ids,
+        .banned_ids = sv->stop_ids,
+        .n_banned_ids = f->ignore_eos ? sv->n_stop_ids : 0,
+        .vocab = sv->tok != NULL ? tok_vocab(sv->tok) : NULL,
+        .lead = sv->tok != NULL ? tok_lead_rule(sv->tok) : (struct tok_lead){0},
+        .show_special = f->show_special,
+        .allowed = f->allowed,
+        .vocab_size = sv->config.vocab,
+        .n_top = MAX(f->n_top, f->n_prompt_top),
+        .want_logprobs = f->want_logprobs,
+        .want_prompt_logprobs = f->want_prompt_logprobs || (g->echo && f->want_logprobs),
+        .tenant = g->tenant,
+        .priority = priority_of(g->call, f),
+        .salt = f->salt,
+        .read_window = f->stream ? SSE_UNREAD_TOKENS : 0};
+    o.n_stop_ids = gather_stop_ids(sv, f, stop_ids);
+    if (sample_params_check(&f->sample, sv->config.vocab, &e) != OK)
+        return api_fail_err(ae, &e, NULL);
+    if (f->n_stops > 0 && sv->tok != NULL && stop_set_new(&stops, f->stops, f->n_stops, &e) != OK)
+        return api_fail_err(ae, &e, "stop");
+    o.stops = stops;
+    if (request_new(&o, out, &e) != OK) {
+        stop_set_free(stops);
+        return api_fail_err(ae, &e, NULL);
+    }
+    return true;
+}
+
+bool generation_prompt(
+    struct generation *g, const struct fields *f, const uint32_t *ids, size_t n, struct api_error *ae)
+{
+    const struct serving *sv = g->net->s->serving;
+    assert(g->n_parts < g->n_parts_max);
+    if (f->truncate > 0 && n > f->truncate) {
+        ids += n - f->truncate;
+        n = f->truncate;
+    }
+    const uint32_t room = generation_room(g->call, f, n, ae);
+    if (room == 0)
+        return false;
+    struct part *p = &g->parts[g->n_parts];
+    *p = (struct part){.g = g, .index = g->n_parts, .is_back = true};
+    p->said = arena_array(&g->arena, f->n, sizeof *p->said);
+    if (p->said == NULL)
+        return api_fail_err(ae, &(struct error){.code = ERR_NOMEM}, NULL);
+    if (!make_request(g, f, ids, (uint32_t)n, room, &p->r, ae))
+        return false;
+    p->r->user = p;
+    g->n_parts++;
+    g->reserved += n + (uint64_t)f->n * room;
+    for (uint32_t k = 0; k < f->n && sv->tok != NULL; k++)
+        detok_init(&p->said[k].detok, tok_vocab(sv->tok), tok_lead_rule(sv->tok), p->r->o.stops,
+            (struct detok_opts){.show_special = f->show_special, .continues = true, .include_stop = f->include_stop});
+    return true;
+}
+
+/* ---- events of a stream ---- */
+
+/* One event is in net->scratch, "data: ..." without the empty line. */
+static void emit(struct generation *g)
+{
+    struct buf *b = &g->net->scratch;
+    buf_add(b, STR("\n\n"));
+    if (buf_check(b, "an event", NULL) != OK) {
+        api_fail(&g->failure, 500, NULL, "an event of the stream was too large");
+        return;
+    }
+    struct call *c = g->call;
+    if (!c->is_streaming && !c->left)
+        call_stream_start(c, "text/event-stream");
+    if (g->replay != NULL) {
+        char id[40];
+        const int n = snprintf(id, sizeof id, "id: %llu\n", (unsigned long long)replay_count(g->replay));
+        replay_add(g->replay, buf_str(b));
+        call_stream_write(c, (struct str){id, (size_t)n});
+    }
+    call_stream_write(c, buf_str(b));
+}
+
+static struct buf *begin_event(struct generation *g)
+{
+    struct buf *b = &g->net->scratch;
+    buf_clear(b);
+    buf_add(b, g->head);
+    return b;
+}
+
+static void end_event(struct generation *g, struct buf *b)
+{
+    buf_add(b, STR("]"));
+    if (g->continuous_usage) {
+        buf_add(b, STR(",\"usage\":"));
+        answer_usage(g, b);
+    } else if (g->include_usage)
+        buf_add(b, STR(",\"usage\":null"));
+    buf_add(b, STR("}"));
+    emit(g);
+}
+
+static void emit_role(struct part *p, uint32_t k)
+{
+    struct generation *g = p->g;
+    struct buf *b = begin_event(g);
+    buf_addf(b,
+        "{\"index\":%u,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null",
+        k);
+    if (g->return_token_ids) {
+        buf_add(b, STR(",\"prompt_token_ids\":"));
+        answer_ids(p->r->o.prompt, p->r->o.n_prompt, b);
+    }
+    buf_add(b, STR("}"));
+    end_event(g, b);
+}
+
+/* The prompt of an echo, as the first event of its choice. */
+static void emit_echo(struct part *p, uint32_t k)
+{
+    struct generation *g = p->g;
+    struct buf text, *b = begin_event(g);
+    buf_init(&text, SSE_EVENT_BYTES_MAX);
+    answer_prompt_text(p, &text);
+    buf_addf(b, "{\"index\":%u,\"text\":", p->index * g->n + k);
+    buf_add_json_str(b, buf_str(&text));
+    buf_add(b, STR(",\"logprobs\":"));
+    answer_completion_logprobs(p, k, 0, 0, 0, b);
+    buf_add(b, STR(",\"finish_reason\":null}"));
+    p->said[k].n_chars = answer_count_chars(buf_str(&text));
+    buf_fini(&text);
+    end_event(g, b);
+}
+
+static void emit_text(struct part *p, uint32_t k, struct str text, uint32_t n_told, bool ended)
+{
+    struct generation *g = p->g;
+    struct said *said = &p->said[k];
+    const struct choice *ch = &p->r->choices[k];
+    struct buf *b = begin_event(g);
+    if (g->kind == GEN_CHAT) {
+        buf_addf(b, "{\"index\":%u,\"delta\":{", k);
+        if (text.n > 0) {
+            buf_add(b, STR("\"content\":"));
+            buf_add_json_str(b, text);
+        }
+        buf_add(b, STR("},\"logprobs\":"));
+        if (said->n_told < n_told)
+            answer_logprobs(p, k, said->n_told, n_told, b);
+        else
+            buf_add(b, STR("null"));
+    } else {
+        buf_addf(b, "{\"index\":%u,\"text\":", p->index * g->n + k);
+        buf_add_json_str(b, text);
+        buf_add(b, STR(",\"logprobs\":"));
+        if (said->n_told < n_told && !(g->echo && said->n_told == 0))
+            answer_completion_logprobs(p, k, said->n_told, n_told, said->n_chars, b);
+        else
+            buf_add(b, STR("null"));
+    }
+    if (g->return_token_ids) {
+        buf_add(b, STR(",\"token_ids\":"));
+        answer_ids(ch->ids + said->n_told, n_told - said->n_told, b);
+    }
+    if (ended) {
+        buf_addf(b, ",\"finish_reason\":\"%s\",\"stop_reason\":", answer_finish(g, ch));
+        answer_stop_reason(p, k, b);
+        buf_add(b, STR("}"));
+    } else
+        buf_add(b, STR(",\"finish_reason\":null}"));
+    said->n_chars += answer_count_chars(text);
+    said->n_told = n_told;
+    end_event(g, b);
+}
+
+/* ---- the pump: published ids to events ---- */
+
+static bool is_bad_end(int end)
+{
+    return end == END_BUSY || end == END_FAILED || end == END_ABORTED || end == END_EXPIRED || end == END_DEADLINE;
+}
+
+static void note_bad_end(struct generation *g, const struct request *r, int end)
+{
+    switch (end) {
+    case END_BUSY:
+        api_fail(&g->failure, 429, NULL, "the server is busy: the request waited in the queue for too long");
+        g->failure.retry_s = MAX(g->failure.retry_s, 1u);
+        return;
+    case END_ABORTED:
+        api_fail(&g->failure, 503, NULL, "the server is stopping");
+        g->failure.retry_s = 1;
+        return;
+    case END_EXPIRED: api_fail(&g->failure, 503, NULL, "the answer was not read for too long"); return;
+    case END_DEADLINE: api_fail(&g->failure, 503, NULL, "the request's time was over"); return;
+    default:
+        LOG(g->net->s->o.log, LOG_ERROR, "http", "generation failed", log_cstr("id", g->call->id),
+            log_cstr("why", r->error.text));
+        api_fail(&g->failure, 500, NULL, "the model failed to answer this request");
+    }
+}
+
+static void pump_choice(struct part *p, uint32_t k, struct buf *text)
+{
+    struct generation *g = p->g;
+    struct said *said = &p->said[k];
+    const struct choice *ch = &p->r->choices[k];
+    const int end = atomic_load_explicit(&ch->end, memory_order_acquire); /* before n_out: then n_out is the last */
+    const uint32_t n_out = atomic_load_explicit(&ch->n_out, memory_order_acquire);
+    const bool ended = end != END_NONE;
+    if (said->has_ended)
+        return;
+    if (ended && is_bad_end(end)) {
+        note_bad_end(g, p->r, end);
+        said->has_ended = true;
+        return;
+    }
+    const uint32_t n_told = answer_n_told(g, ch, n_out, ended);
+    if (!ended && n_told < said->n_fed + g->stream_interval)
+        return;
+    if (!said->has_begun && (g->kind == GEN_CHAT || g->echo))
+        (g->kind == GEN_CHAT ? emit_role : emit_echo)(p, k);
+    said->has_begun = true;
+    buf_clear(text);
+    if (answer_feed(p, k, n_out, ended, text) != OK) {
+        api_fail(&g->failure, 500, NULL, "the text of the answer could not be made");
+        said->has_ended = true;
+        return;
+    }
+    const bool reports = (g->want_logprobs || g->return_token_ids) && n_told > said->n_told;
+    if (text->n > 0 || reports || ended)
+        emit_text(p, k, buf_str(text), n_told, ended);
+    said->has_ended = ended;
+}
+
+static void pump(struct part *p)
+{
+    struct generation *g = p->g;
+    struct buf text;
+    uint32_t n_read = UINT32_MAX;
+    buf_init(&text, SSE_EVENT_BYTES_MAX);
+    for (uint32_t k = 0; k < g->n; k++) {
+        pump_choice(p, k, &text);
+        if (!p->said[k].has_ended)
+            n_read = MIN(n_read, p->said[k].n_fed);
+    }
+    buf_fini(&text);
+    g->blocked = call_unsent(g->call) > SSE_HIGH_WATER;
+    if (n_read != UINT32_MAX && !p->is_back && !g->blocked) {
+        atomic_store_explicit(&p->r->n_read, n_read, memory_order_release);
+        engine_read_on(g->net->client, p->r);
+    }
+}
+
+/* ---- ending ---- */
+
+static void settle(struct generation *g)
+{
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < g->n_parts; i++) {
+        const struct request *r = g->parts[i].r;
+        uint64_t output = 0;
+        for (uint32_t k = 0; k < r->n_choices; k++)
+            output += atomic_load_explicit(&r->choices[k].n_out, memory_order_acquire);
+        used += r->t_admitted != 0 || output > 0 ? r->o.n_prompt + output : 0;
+    }
+    tenant_settle(&g->net->s->keys, g->tenant, g->reserved, used);
+}
+
+static void finish_stream(struct generation *g)
+{
+    struct buf *b = &g->net->scratch;
+    struct call *c = g->call;
+    if (g->failure.status != 0 && !c->is_streaming && g->replay == NULL) {
+        call_reply_error(c, &g->failure);
+        return;
+    }
+    if (g->failure.status != 0) {
+        buf_clear(b);
+        buf_add(b, STR("data: "));
+        api_error_json(&g->failure, b);
+        emit(g);
+    } else if (g->include_usage) {
+        buf_clear(b);
+        buf_add(b, g->head);
+        buf_add(b, STR("],\"usage\":"));
+        answer_usage(g, b);
+        buf_add(b, STR("}"));
+        emit(g);
+    }
+    buf_clear(b);
+    buf_add(b, STR("data: [DONE]"));
+    emit(g);
+    if (g->replay != NULL)
+        replay_end(g->replay, clock_now(g->net->s->o.clock));
+    call_stream_end(c);
+}
+
+static void finish_whole(struct generation *g)
+{
+    for (uint32_t i = 0; i < g->n_parts; i++)
+        for (uint32_t k = 0; k < g->n; k++) {
+            const int end = atomic_load_explicit(&g->parts[i].r->choices[k].end, memory_order_acquire);
+            if (is_bad_end(end))
+                note_bad_end(g, g->parts[i].r, end);
+        }
+    if (g->failure.status != 0) {
+        call_reply_error(g->call, &g->failure);
+        return;
+    }
+    struct buf out;
+    buf_init(&out, REQ_ANSWER_BYTES_MAX);
+    answer_whole(g, &out);
+    call_reply_buf(g->call, &out);
+    buf_fini(&out);
+}
+
+/* All requests are back. */
+static void finish(struct generation *g)
+{
+    struct call *c = g->call;
+    if (g->stream)
+        for (uint32_t i = 0; i < g->n_parts && (!c->left || g->replay != NULL); i++)
+            pump(&g->parts[i]);
+    if (!c->left || g->replay != NULL)
+        (g->stream ? finish_stream : finish_whole)(g);
+    settle(g);
+    c->gen = NULL;
+    generation_free(g);
+    call_done(c);
+}
+
+static void cancel_all(struct generation *g)
+{
+    if (g->is_cancelled)
+        return;
+    g->is_cancelled = true;
+    for (uint32_t i = 0; i < g->n_parts; i++)
+        if (!g->parts[i].is_back)
+            engine_cancel(g->net->client, g->parts[i].r);
+}
+
+void generation_notice(struct request *r, bool is_final)
+{
+    struct part *p = r->user;
+    struct generation *g = p->g;
+    if (is_final) {
+        p->is_back = true;
+        g->n_back++;
+    }
+    if (g->stream && !g->blocked && (!g->call->left || g->replay != NULL) && g->n_back < g->n_parts)
+        pump(p);
+    if (g->n_back == g->n_parts && (!g->blocked || g->call->left))
+        finish(g);
+}
+
+/* Its reader has caught up. */
+void generation_drained(struct generation *g)
+{
+    if (!g->blocked)
+        return;
+    g->blocked = false;
+    for (uint32_t i = 0; i < g->n_parts && g->n_back < g->n_parts; i++)
+        pump(&g->parts[i]);
+    if (g->n_back == g->n_parts && !g->blocked)
+        finish(g);
+}
+
+void generation_client_left(struct generation *g)
+{
+    g->blocked = false;
+    if (g->replay == NULL) {
+        if (g->n_back == g->n_parts)
+            finish(g);
+        else
+            cancel_all(g);
+    } else if (g->n_back == g->n_parts)
+        finish(g);
+    else
+        for (uint32_t i = 0; i < g->n_parts; i++)
+            pump(&g->parts[i]);
+}
+
+void generation_tick(struct generation *g, uint64_t now_ns)
+{
+    struct call *c = g->call;
+    const uint64_t ping_ns = (uint64_t)c->s->o.ping_s * NS_PER_S;
+    if (c->left && g->replay != NULL && !replay_is_wanted(g->replay, now_ns))
+        cancel_all(g);
+    if (c->left || !g->stream || ping_ns == 0 || g->blocked || now_ns - c->t_last_write < ping_ns)
+        return;
+    if (!c->is_streaming)
+        call_stream_start(c, "text/event-stream");
+    call_stream_write(c, STR(": waiting\n\n"));
+}
+
+/* ---- starting ---- */
+
+static bool submit_all(struct generation *g, struct api_error *ae)
+{
+    for (uint32_t i = 0; i < g->n_parts; i++) {
+        struct error e = {0};
+        uint64_t retry_ms = 0;
+        const enum err err = engine_submit(g->net->client, g->parts[i].r, &retry_ms, &e);
+        if (err == OK) {
+            g->parts[i].is_back = false;
+            g->n_back--;
+            continue;
+        }
+        if (err == ERR_AGAIN) {
+            api_fail(ae, 429, NULL, "the server is busy; try again in %llu s",
+                (unsigned long long)MAX(retry_ms / 1000, (uint64_t)1));
+            ae->retry_s = (uint32_t)MIN(MAX((retry_ms + 999) / 1000, (uint64_t)1), (uint64_t)3600);
+        } else if (err == ERR_CANCELLED) {
+            api_fail(ae, 503, NULL, "the server is stopping");
+            ae->retry_s = 1;
+        } else
+            api_fail_err(ae, &e, NULL);
+        return false;
+    }
+    return true;
+}
+
+bool generation_start(struct generation *g, struct api_error *ae)
+{
+    struct call *c = g->call;
+    if (!tenant_take(&c->s->keys, g->tenant, g->reserved, clock_now(c->s->o.clock), ae)) {
+        generation_free(g);
+        return false;
+    }
+    g->n_back = g->n_parts;
+    c->gen = g;
+    if (submit_all(g, ae)) {
+        call_watch(c);
+        return true;
+    }
+    if (g->n_back == g->n_parts) {
+        tenant_settle(&c->s->keys, g->tenant, g->reserved, 0);
+        c->gen = NULL;
+        generation_free(g);
+        return false;
+    }
+    g->failure = *ae; /* some of it is inside: answer when that is back */
+    g->stream = false;
+    call_watch(c);
+    cancel_all(g);
+    return true;
+}

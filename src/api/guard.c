@@ -1,0 +1,209 @@
+/* The guard: looks at every byte of a request before evhttp does.
+ *
+ * evhttp parses HTTP well enough for friends. What it lets through and a second parser (a proxy before us) may read
+ * otherwise is refused here, on the raw bytes: folded header lines, blanks before the colon, bare CR or LF, control
+ * characters. It also has no time limit for a whole request and no limit for the length of a chunk's size line; the
+ * guard cuts a sender that is slower than HTTP_BYTES_PER_S_MIN, and a connection whose unparsed input passes every
+ * limit.
+ *
+ * How it gets there: evhttp asks us to make the bufferevent of a new connection, and a callback on its input buffer
+ * runs when bytes are added, before they are parsed. What is known about a connection lies in a table by descriptor. A
+ * descriptor is used again after a close that nobody reports, so each bufferevent carries a serial number, in the write
+ * high-water mark, which socket bufferevents do not use. A slot whose number differs is that of a connection gone by.
+ *
+ * The head of a pipelined request that arrives behind another one's body would pass unseen; so a connection that has
+ * unread bytes when a request is answered is closed after the answer. */
+#include "api/api_int.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+enum scan { SCAN_FIRST_LINE, SCAN_LINE_START, SCAN_NAME, SCAN_VALUE, SCAN_CR, SCAN_LAST_CR, SCAN_BODY };
+
+struct conn {
+    uint64_t serial;
+    uint64_t t_first_ns; /* of the request's first byte; 0 = none came yet */
+    uint64_t n_bytes;
+    const char *wrong;
+    uint8_t scan;
+};
+
+enum err guard_init(struct server *s, struct error *e)
+{
+    struct rlimit limit;
+    const uint32_t spare = 256; /* model files, logs, event loops */
+    s->n_conns = (s->o.connections_max != 0 ? s->o.connections_max : HTTP_CONNECTIONS_DEFAULT) + spare;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < s->n_conns) {
+        limit.rlim_cur = MIN(limit.rlim_max, (rlim_t)s->n_conns + spare);
+        (void)setrlimit(RLIMIT_NOFILE, &limit); /* what the system does not give is met at accept */
+    }
+    s->conns = mem_array(s->n_conns, sizeof *s->conns);
+    return s->conns != NULL ? OK : FAIL(e, ERR_NOMEM, "no memory for %u connections", s->n_conns);
+}
+
+/* ---- the head, byte by byte ---- */
+
+static bool is_name_char(unsigned char ch)
+{
+    static const char others[] = "!#$%&'*+-.^_`|~";
+    if ((ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || (ch >= '0' && ch <= '9'))
+        return true;
+    for (size_t i = 0; i + 1 < sizeof others; i++)
+        if (ch == (unsigned char)others[i])
+            return true;
+    return false;
+}
+
+static void blame(struct conn *k, const char *what)
+{
+    if (k->wrong == NULL)
+        k->wrong = what;
+}
+
+static void scan_byte(struct conn *k, unsigned char ch)
+{
+    const enum scan was = (enum scan)k->scan;
+    if (was == SCAN_CR || was == SCAN_LAST_CR) {
+        if (ch != '\n')
+            blame(k, "a carriage return without a line feed");
+        k->scan = was == SCAN_CR ? SCAN_LINE_START : SCAN_BODY;
+        return;
+    }
+    if (ch == '\r') {
+        k->scan = was == SCAN_LINE_START ? SCAN_LAST_CR : SCAN_CR;
+        if (was == SCAN_NAME)
+            blame(k, "a header line without a colon");
+        return;
+    }
+    if (ch == '\n') {
+        blame(k, "a line feed without a carriage return");
+        k->scan = was == SCAN_LINE_START ? SCAN_BODY : SCAN_LINE_START;
+        return;
+    }
+    switch (was) {
+    case SCAN_FIRST_LINE:
+        if (ch < 0x20 || ch >= 0x7f)
+            blame(k, "a forbidden character in the request line");
+        break;
+    case SCAN_LINE_START:
+        if (ch == ' ' || ch == '\t')
+            blame(k, "a folded header line");
+        k->scan = SCAN_NAME;
+        if (!is_name_char(ch))
+            blame(k, "a forbidden character in a header name");
+        break;
+    case SCAN_NAME:
+        if (ch == ':')
+            k->scan = SCAN_VALUE;
+        else if (!is_name_char(ch))
+            blame(k, "a forbidden character in a header name");
+        break;
+    case SCAN_VALUE:
+        if ((ch < 0x20 && ch != '\t') || ch == 0x7f)
+            blame(k, "a control character in a header");
+        break;
+    default: break;
+    }
+}
+
+static void scan_added(struct conn *k, struct evbuffer *in, size_t at, size_t n)
+{
+    struct evbuffer_ptr pos;
+    while (n > 0 && k->scan != SCAN_BODY) {
+        struct evbuffer_iovec v[8];
+        if (evbuffer_ptr_set(in, &pos, at, EVBUFFER_PTR_SET) != 0)
+            return;
+        const int n_vecs = MIN(evbuffer_peek(in, (ev_ssize_t)n, &pos, v, (int)COUNT_OF(v)), (int)COUNT_OF(v));
+        size_t seen = 0;
+        for (int i = 0; i < n_vecs; i++)
+            for (size_t b = 0; b < v[i].iov_len && seen < n; b++, seen++)
+                if (k->scan != SCAN_BODY)
+                    scan_byte(k, ((const unsigned char *)v[i].iov_base)[b]);
+        if (seen == 0)
+            return;
+        at += seen;
+        n -= seen;
+    }
+}
+
+/* ---- the connection ---- */
+
+static struct conn *conn_of(struct server *s, struct bufferevent *bev)
+{
+    const evutil_socket_t fd = bufferevent_getfd(bev);
+    size_t serial = 0;
+    if (fd < 0 || (uint32_t)fd >= s->n_conns || bufferevent_getwatermark(bev, EV_WRITE, NULL, &serial) != 0)
+        return NULL;
+    struct conn *k = &s->conns[fd];
+    if (k->serial != serial)
+        *k = (struct conn){.serial = serial};
+    return k;
+}
+
+static void cut(struct net *n, struct bufferevent *bev)
+{
+    shutdown(bufferevent_getfd(bev), SHUT_RDWR); /* evhttp then finds the connection closed */
+    atomic_fetch_add_explicit(&n->n_cut, 1, memory_order_relaxed);
+}
+
+static _Thread_local struct net *own_net; /* whose loop this thread runs */
+
+void guard_adopt(struct net *n)
+{
+    own_net = n;
+}
+
+static void on_input(struct evbuffer *in, const struct evbuffer_cb_info *info, void *arg)
+{
+    struct bufferevent *bev = arg;
+    struct net *n = own_net;
+    if (info->n_added == 0 || n == NULL)
+        return;
+    struct server *s = n->s;
+    struct conn *k = conn_of(s, bev);
+    if (k == NULL) { /* more descriptors than the table has: one connection too many */
+        cut(n, bev);
+        return;
+    }
+    const uint64_t now = clock_now(s->o.clock);
+    if (k->t_first_ns == 0)
+        k->t_first_ns = now;
+    k->n_bytes += info->n_added;
+    const uint64_t allowed_ns =
+        (uint64_t)HTTP_REQUEST_MS * NS_PER_MS + k->n_bytes * (NS_PER_S / (uint64_t)HTTP_BYTES_PER_S_MIN);
+    const uint64_t body_max = s->o.body_max;
+    if (now - k->t_first_ns > allowed_ns || evbuffer_get_length(in) > body_max + 4 * (uint64_t)HTTP_HEAD_BYTES_MAX) {
+        cut(n, bev);
+        return;
+    }
+    if (k->scan != SCAN_BODY)
+        scan_added(k, in, info->orig_size - info->n_deleted, info->n_added);
+}
+
+struct bufferevent *guard_bufferevent(struct event_base *base, void *arg)
+{
+    struct net *n = arg;
+    struct bufferevent *bev =
+        n->s->tls != NULL ? tls_bufferevent(n->s->tls, base) : bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+    if (bev == NULL)
+        return NULL;
+    n->conn_serial += HTTP_NET_THREADS_MAX; /* so that no two threads give the same number */
+    bufferevent_setwatermark(bev, EV_WRITE, 0, n->conn_serial + n->index + 1);
+    evbuffer_add_cb(bufferevent_get_input(bev), on_input, bev);
+    return bev;
+}
+
+const char *guard_verdict(struct net *n, struct evhttp_request *req, bool *has_more)
+{
+    struct evhttp_connection *con = evhttp_request_get_connection(req);
+    struct bufferevent *bev = con != NULL ? evhttp_connection_get_bufferevent(con) : NULL;
+    struct conn *k = bev != NULL ? conn_of(n->s, bev) : NULL;
+    *has_more = bev != NULL && evbuffer_get_length(bufferevent_get_input(bev)) > 0;
+    if (k == NULL)
+        return NULL;
+    const char *wrong = k->wrong;
+    *k = (struct conn){.serial = k->serial};
+    return wrong;
+}

@@ -1,0 +1,192 @@
+/* GET /metrics: Prometheus' text format. vLLM's names, types, labels and buckets where the meaning is the same, so that
+ * its dashboards and the routers that read it work; ours under quern_. Two old names that dashboards still ask for are
+ * kept as aliases. The engine's thread is never asked. */
+#include "api/api_int.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+struct metrics {
+    struct server *s;
+    const struct engine_stats *st;
+    struct buf *b;
+    char labels[2 * MODEL_NAME_BYTES_MAX + 32]; /* model_name="...",engine="0" */
+};
+
+static void head(struct metrics *m, const char *name, const char *type, const char *help)
+{
+    buf_addf(m->b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void gauge(struct metrics *m, const char *name, const char *help, double v)
+{
+    head(m, name, "gauge", help);
+    buf_addf(m->b, "%s{%s} %.9g\n", name, m->labels, v);
+}
+
+/* Counters are written with _total, as the Python client does. */
+static void counter(struct metrics *m, const char *name, const char *help, uint64_t v)
+{
+    buf_addf(m->b, "# HELP %s_total %s\n# TYPE %s_total counter\n%s_total{%s} %llu\n", name, help, name, name,
+        m->labels, (unsigned long long)v);
+}
+
+static void histogram(struct metrics *m, enum stats_histogram which)
+{
+    const struct stats_buckets *k = &stats_buckets[which];
+    const struct histogram *h = &m->st->hist[which];
+    uint64_t sum = 0;
+    buf_addf(m->b, "# HELP vllm:%s %s\n# TYPE vllm:%s histogram\n", k->name, k->help, k->name);
+    for (uint32_t i = 0; i < k->n; i++) {
+        sum += h->counts[i];
+        buf_addf(m->b, "vllm:%s_bucket{%s,le=\"%g\"} %llu\n", k->name, m->labels, k->upper[i], (unsigned long long)sum);
+    }
+    sum += h->counts[k->n];
+    buf_addf(m->b, "vllm:%s_bucket{%s,le=\"+Inf\"} %llu\nvllm:%s_sum{%s} %.9g\nvllm:%s_count{%s} %llu\n", k->name,
+        m->labels, (unsigned long long)sum, k->name, m->labels, isfinite(h->sum) ? h->sum : 0.0, k->name, m->labels,
+        (unsigned long long)sum);
+}
+
+static void ended(struct metrics *m)
+{
+    head(m, "vllm:request_success_total", "counter", "Choices that ended, by reason.");
+    for (int i = END_NONE + 1; i < END_COUNT; i++) {
+        uint64_t sum = 0;
+        bool is_first = true;
+        for (int k = END_NONE + 1; k < END_COUNT; k++)
+            if (strcmp(req_end_name((enum req_end)i), req_end_name((enum req_end)k)) == 0) {
+                is_first &= k >= i;
+                sum += m->st->ended[k];
+            }
+        if (is_first)
+            buf_addf(m->b, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", m->labels,
+                req_end_name((enum req_end)i), (unsigned long long)sum);
+    }
+}
+
+static void engine_numbers(struct metrics *m)
+{
+    const struct engine_stats *st = m->st;
+    const struct kv_stats *kv = &st->kv;
+    const double used = kv->n_blocks > 0 ? (double)(kv->n_held + kv->n_parked) / kv->n_blocks : 0;
+    gauge(m, "vllm:num_requests_running", "Sequences in the running batch.", st->sched.n_running);
+    gauge(m, "vllm:num_requests_waiting", "Sequences that wait.", st->sched.n_waiting);
+    gauge(m, "vllm:num_requests_swapped", "Sequences swapped to host memory.", st->sched.n_swapped);
+    gauge(m, "vllm:kv_cache_usage_perc", "Share of the KV blocks in use; 1 is all.", used);
+    gauge(m, "vllm:gpu_cache_usage_perc", "The old name of vllm:kv_cache_usage_perc.", used);
+    head(m, "vllm:cache_config_info", "gauge", "How the KV cache is laid out.");
+    buf_addf(m->b,
+        "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\",enable_prefix_caching=\"%s\"} 1\n",
+        m->labels, m->s->serving->block_tokens, kv->n_blocks, m->s->serving->sched.prefix_cache ? "True" : "False");
+    counter(
+        m, "vllm:num_preemptions", "Sequences preempted.", st->sched.preempted_swap + st->sched.preempted_recompute);
+    counter(m, "vllm:prompt_tokens", "Prompt tokens taken in.", st->prompt_tokens);
+    counter(m, "vllm:prompt_tokens_cached", "Prompt tokens found in the prefix cache.", st->prompt_tokens_cached);
+    counter(m, "vllm:generation_tokens", "Tokens generated.", st->output_tokens);
+    counter(m, "vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", kv->tokens_asked);
+    counter(m, "vllm:prefix_cache_hits", "Tokens found in the prefix cache.", kv->tokens_found);
+    counter(m, "vllm:gpu_prefix_cache_queries", "The old name of vllm:prefix_cache_queries.", kv->tokens_asked);
+    counter(m, "vllm:gpu_prefix_cache_hits", "The old name of vllm:prefix_cache_hits.", kv->tokens_found);
+    ended(m);
+    for (int h = 0; h < HIST_COUNT; h++)
+        histogram(m, (enum stats_histogram)h);
+    counter(m, "quern_steps", "Steps of the loop.", st->steps);
+    counter(m, "quern_requests", "Requests taken in.", st->requests);
+    head(m, "quern_prefix_lookups_total", "counter", "Prefix lookups, by what they found.");
+    buf_addf(m->b,
+        "quern_prefix_lookups_total{%s,hit=\"exact\"} %llu\nquern_prefix_lookups_total{%s,hit=\"prefix\"} %llu\n"
+        "quern_prefix_lookups_total{%s,hit=\"miss\"} %llu\n",
+        m->labels, (unsigned long long)kv->exact, m->labels, (unsigned long long)kv->prefix, m->labels,
+        (unsigned long long)kv->miss);
+    head(m, "quern_kv_blocks", "gauge", "KV blocks, by state.");
+    buf_addf(m->b,
+        "quern_kv_blocks{%s,state=\"free\"} %u\nquern_kv_blocks{%s,state=\"cached\"} %u\n"
+        "quern_kv_blocks{%s,state=\"held\"} %u\nquern_kv_blocks{%s,state=\"parked\"} %u\n",
+        m->labels, kv->n_free, m->labels, kv->n_cached, m->labels, kv->n_held, m->labels, kv->n_parked);
+    gauge(m, "quern_requests_paused", "Sequences whose reader does not read.", st->sched.n_paused);
+    head(m, "quern_loop_seconds_total", "counter", "What the engine thread did with its time.");
+    buf_addf(m->b,
+        "quern_loop_seconds_total{%s,state=\"busy\"} %.6f\nquern_loop_seconds_total{%s,state=\"idle\"} %.6f\n",
+        m->labels, (double)st->busy_ns / 1e9, m->labels, (double)st->idle_ns / 1e9);
+}
+
+static void tenant_numbers(struct metrics *m)
+{
+    char name[TENANT_NAME_MAX];
+    const uint32_t n = tenant_name(&m->s->keys, 0, name, NULL);
+    head(m, "quern_tenant_tokens_total", "counter", "Tokens of a tenant, by kind.");
+    for (uint32_t i = 0; i < MIN(n, (uint32_t)STATS_TENANTS_MAX); i++) {
+        tenant_name(&m->s->keys, i, name, NULL);
+        buf_addf(m->b, "quern_tenant_tokens_total{tenant=\"%s\",kind=\"prompt\"} %llu\n", name,
+            (unsigned long long)m->st->tenants[i].prompt_tokens);
+        buf_addf(m->b, "quern_tenant_tokens_total{tenant=\"%s\",kind=\"output\"} %llu\n", name,
+            (unsigned long long)m->st->tenants[i].output_tokens);
+    }
+}
+
+static void server_numbers(struct server *s, struct buf *b)
+{
+    static const char *const classes[] = {"other", "1xx", "2xx", "3xx", "4xx", "5xx"};
+    uint64_t cut = 0, left = 0, bytes = 0;
+    buf_add(b, STR("# HELP http_requests_total Answers, by class of status.\n# TYPE http_requests_total counter\n"));
+    for (size_t k = 0; k < COUNT_OF(classes); k++) {
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < s->n_nets; i++)
+            sum += atomic_load_explicit(&s->nets[i].n_requests[k], memory_order_relaxed);
+        buf_addf(b, "http_requests_total{status=\"%s\"} %llu\n", classes[k], (unsigned long long)sum);
+    }
+    for (uint32_t i = 0; i < s->n_nets; i++) {
+        cut += atomic_load_explicit(&s->nets[i].n_cut, memory_order_relaxed);
+        left += atomic_load_explicit(&s->nets[i].n_left, memory_order_relaxed);
+        bytes += atomic_load_explicit(&s->nets[i].bytes_out, memory_order_relaxed);
+    }
+    buf_addf(b,
+        "# HELP quern_http_cut_total Connections closed for what they sent.\n# TYPE quern_http_cut_total counter\n"
+        "quern_http_cut_total %llu\n"
+        "# HELP quern_http_left_total Clients that left before their answer was whole.\n"
+        "# TYPE quern_http_left_total counter\nquern_http_left_total %llu\n"
+        "# HELP quern_http_sent_bytes_total Bytes of answers.\n# TYPE quern_http_sent_bytes_total counter\n"
+        "quern_http_sent_bytes_total %llu\n",
+        (unsigned long long)cut, (unsigned long long)left, (unsigned long long)bytes);
+    struct rusage u;
+    if (getrusage(RUSAGE_SELF, &u) == 0)
+        buf_addf(b,
+            "# HELP process_cpu_seconds_total Processor time.\n# TYPE process_cpu_seconds_total counter\n"
+            "process_cpu_seconds_total %.3f\n",
+            (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6);
+}
+
+/* A label's value: quotes, backslashes and newlines are escaped. Names were checked to hold none. */
+static void make_labels(struct metrics *m)
+{
+    struct buf b;
+    buf_init(&b, sizeof m->labels - 1);
+    buf_addf(&b, "model_name=\"%s\",engine=\"0\"", m->s->names[0]);
+    const struct str s = buf_str(&b);
+    if (s.n > 0 && s.n < sizeof m->labels)
+        memcpy(m->labels, s.p, s.n + 1);
+    buf_fini(&b);
+}
+
+void route_metrics(struct call *c)
+{
+    struct buf b;
+    struct engine_stats *st = atomic_load(&c->s->has_model) ? mem_zalloc(sizeof *st) : NULL;
+    buf_init(&b, 4 * MIB);
+    if (st != NULL) {
+        struct metrics m = {.s = c->s, .st = st, .b = &b};
+        engine_stats(c->s->serving->engine, st);
+        make_labels(&m);
+        engine_numbers(&m);
+        tenant_numbers(&m);
+    }
+    server_numbers(c->s, &b);
+    mem_free(st);
+    if (buf_check(&b, "the metrics", NULL) == OK)
+        call_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", buf_str(&b));
+    else
+        call_reply(c, 503, NULL, STR(""));
+    buf_fini(&b);
+}
