@@ -14,7 +14,7 @@
 
 #define BLOCKED_PLANS_MAX 16 /* a head that did not fit is looked up again after so many plans, whatever happened */
 
-static bool gate_is_open(const struct sched *s)
+bool gate_is_open(const struct sched *s)
 {
     const uint32_t n_busy = s->n_running - s->n_paused_running;
     switch (s->o.batching) {

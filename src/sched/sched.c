@@ -378,7 +378,7 @@ bool sched_is_idle(const struct sched *s)
 
 bool sched_can_run(const struct sched *s)
 {
-    return s->n_running > s->n_paused_running || s->n_new > 0 || s->n_again > 0;
+    return s->n_running > s->n_paused_running || s->n_again > 0 || (s->n_new > 0 && gate_is_open(s));
 }
 
 uint64_t sched_next_deadline(const struct sched *s)

@@ -110,6 +110,8 @@ struct sched_events {
     void *ctx;
     void (*on_progress)(void *ctx, struct request *r);
     void (*on_done)(void *ctx, struct request *r);
+    /* What the asker has changed, as it was seen: for recordings, since the asker may change it again. May be NULL. */
+    void (*on_look)(void *ctx, const struct request *r, bool cancel, uint32_t n_read);
 };
 void sched_set_events(struct sched *s, struct sched_events ev);
 

@@ -90,6 +90,9 @@ struct group {
     uint32_t at;      /* in sched.live */
     uint32_t next;    /* free group */
     bool is_admitted, is_forkable;
+    bool seen_cancel;
+    uint32_t seen_read; /* of n_read */
+    uint64_t seen_at;   /* sched.looks then: within one call everybody sees the same */
 };
 
 struct tenant {
@@ -159,6 +162,7 @@ struct sched {
     uint64_t waiting_tokens;
     uint64_t next_ticket;
     uint64_t step, committed; /* newest plan made, newest committed */
+    uint64_t looks;           /* calls that looked at what askers change */
     uint64_t next_deadline;   /* nothing ends by itself before */
 
     uint32_t prefill_streak;  /* prefill-first: prompt steps since the last decode step */
@@ -236,6 +240,7 @@ void budget_share(struct sched *s, const struct plan *plan, uint64_t now, struct
 uint32_t budget_chunk(struct sched *s, struct budget *b, const struct seq *q); /* takes it from the budget */
 
 /* admit.c */
+bool gate_is_open(const struct sched *s); /* to sequences that were never in */
 void admit(struct sched *s, struct plan *plan, uint64_t now, struct budget *b);
 
 /* step.c: rows for a sequence that has its share; false: no blocks, nothing changed. */

@@ -148,6 +148,7 @@ bool sched_plan(struct sched *s, uint64_t now, bool flying, struct plan *plan)
     plan->now_ns = now;
     plan->depth = flying;
     s->plans++;
+    s->looks++;
     s->has_preempted = false;
     s->expected_blocks = 0;
     for (uint32_t i = 0; i < s->n_forkable; i++) /* a group given back meanwhile is not forkable, and has no siblings */

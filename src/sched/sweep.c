@@ -68,11 +68,30 @@ static void group_end(struct sched *s, uint32_t group, enum req_end why, uint64_
 
 /* ---- pauses ---- */
 
+/* What the asker has set, once for each call of sweep or plan. */
+static void group_look(const struct sched *s, struct group *g)
+{
+    const struct request *r = g->request;
+    if (g->seen_at == s->looks)
+        return;
+    const bool cancel = atomic_load_explicit(&r->cancel, memory_order_relaxed);
+    const uint32_t n_read = atomic_load_explicit(&r->n_read, memory_order_relaxed);
+    const bool is_news = cancel != g->seen_cancel || n_read != g->seen_read;
+    g->seen_at = s->looks;
+    g->seen_cancel = cancel;
+    g->seen_read = n_read;
+    if (is_news && s->events.on_look != NULL)
+        s->events.on_look(s->events.ctx, r, cancel, n_read);
+}
+
 bool seq_is_behind(const struct sched *s, const struct seq *q)
 {
-    const uint32_t read = atomic_load_explicit(&q->request->n_read, memory_order_relaxed);
+    if (q->read_window == 0)
+        return false;
+    group_look(s, &s->groups[q->group]);
+    const uint32_t read = s->groups[q->group].seen_read;
     const uint32_t out = q->n_out + q->n_flying;
-    if (q->read_window == 0 || out < read || out - read < q->read_window)
+    if (out < read || out - read < q->read_window)
         return false;
     for (uint32_t slot = s->groups[q->group].first; slot != SLOT_NONE; slot = s->seqs[slot].sibling)
         if (s->seqs[slot].state != SEQ_ENDED && s->seqs[slot].n_out <= read)
@@ -108,7 +127,7 @@ void seq_resume(struct sched *s, uint32_t slot)
 static enum req_end group_is_over(const struct sched *s, const struct group *g, uint64_t now, uint64_t *next)
 {
     const struct request *r = g->request;
-    if (atomic_load_explicit(&r->cancel, memory_order_relaxed))
+    if (g->seen_cancel)
         return END_CANCELLED;
     if (r->o.deadline_ns > 0) {
         if (now >= r->t_arrival + r->o.deadline_ns)
@@ -142,9 +161,11 @@ static void sweep_paused(struct sched *s, uint32_t slot, uint64_t now, uint64_t 
 void sched_sweep(struct sched *s, uint64_t now)
 {
     uint64_t next_deadline = UINT64_MAX;
+    s->looks++;
     for (uint32_t i = s->n_live_groups; i-- > 0;) { /* an end puts the last one here, which has been seen */
         const uint32_t group = s->live[i];
-        const struct group *g = &s->groups[group];
+        struct group *g = &s->groups[group];
+        group_look(s, g);
         const enum req_end why = g->n_live > 0 ? group_is_over(s, g, now, &next_deadline) : END_NONE;
         if (why != END_NONE) {
             group_end(s, group, why, now);

@@ -225,6 +225,8 @@ static void on_done(void *ctx, struct request *r)
     w->n_done++;
     if (!w->keep)
         request_free(r);
+    else if (w->on_kept != NULL)
+        w->on_kept(w, r);
 }
 
 struct request_options world_request_options(void)

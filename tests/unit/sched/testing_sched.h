@@ -28,7 +28,6 @@ struct world {
     struct sched *s;
     struct plan *plans[2];
     struct step_token *tokens[2];
-    struct step_token *flying_tokens; /* of the step before, for rows that wait for one */
     uint32_t n_tokens[2];
     uint64_t *cells, *host;
     bool flying;
@@ -38,9 +37,9 @@ struct world {
     uint32_t n_done, n_ends[END_COUNT], n_progress;
     uint32_t rows_max_seen;
     uint64_t rows_total;
-    uint64_t allocs_at_start;
     bool keep; /* requests that are done stay: the test frees them */
     void (*on_commit)(struct world *w, const struct plan *p);
+    void (*on_kept)(struct world *w, struct request *r);
     void *user;
 };
 
