@@ -20,9 +20,10 @@
 
 #include <string.h>
 
-#define TURN_MAIL_MAX   256      /* so that a flood of requests cannot stall the running ones */
-#define CHECK_EVERY_NS  NS_PER_S /* the audit at rest costs O(blocks): not after every short answer */
-#define EMPTY_PLANS_MAX 4  /* a plan that only preempted computes nothing; the next one does, else it is time to rest  \
+#define TURN_MAIL_MAX  256      /* so that a flood of requests cannot stall the running ones */
+#define CHECK_EVERY_NS NS_PER_S /* the audit at rest costs O(blocks): not after every short answer */
+#define EMPTY_PLANS_MAX                                                                                                \
+    4                      /* a plan that only preempted computes nothing; the next one does, else it is time to rest  \
                             */
 #define PLAN_COPIES_SEQS 4 /* sequences that may be swapped in one step, at full length */
 
@@ -103,7 +104,6 @@ static void take_request(struct engine *en, struct request *r, uint64_t now)
         mail_refuse(en, r, err == ERR_AGAIN ? END_BUSY : END_FAILED, &e, now);
         return;
     }
-    en->n_windowed += r->o.read_window != 0;
     en->tenant_inside[MIN(r->o.tenant, STATS_TENANTS_MAX - 1u)]++;
 }
 
@@ -134,7 +134,7 @@ static void take(struct engine *en, uint64_t now)
     for (uint32_t i = 0; i < TURN_MAIL_MAX && ring_take(&en->inbox, &r) == OK; i++)
         take_request(en, r, now);
     const uint64_t changes = atomic_load(&en->changes);
-    if (changes != en->seen_changes || en->n_windowed > 0 || now >= sched_next_deadline(en->sched)) {
+    if (changes != en->seen_changes || now >= sched_next_deadline(en->sched)) {
         en->seen_changes = changes;
         sched_sweep(en->sched, now);
         record_sweep(en->record, now);
@@ -376,8 +376,8 @@ enum err engine_new(const struct engine_options *o, struct engine **out, struct 
         err = record_open(o->record_path, o, &en->record, e);
     if (err == OK) {
         en->slots = (struct slots){.ctx = en->sched, .view = view_slot};
-        sched_set_events(
-            en->sched, (struct sched_events){.ctx = en, .on_progress = mail_progress, .on_done = mail_done});
+        sched_set_events(en->sched,
+            (struct sched_events){.ctx = en, .on_progress = mail_progress, .on_done = mail_done, .on_look = mail_look});
         publish(en, clock_now(en->clock));
         atomic_store(&en->state, o->no_thread ? ENGINE_READY : ENGINE_STARTING);
     }

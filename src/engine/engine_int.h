@@ -31,7 +31,6 @@ struct engine {
     struct plan *flying; /* launched and not committed, or NULL */
     uint64_t *last_ns;   /* [slots] when the sequence got its last token */
     uint32_t n_slots;
-    uint32_t n_windowed;             /* requests inside whose reader may pause them */
     uint64_t seen_changes;           /* of `changes`, at the last sweep */
     struct engine_client *with_news; /* clients to be woken by GIVE */
     uint64_t launch_ns;              /* when the flying step was launched */
@@ -78,6 +77,7 @@ struct engine_client {
 /* mail.c. Engine thread. */
 void mail_progress(void *ctx, struct request *r); /* sched_events */
 void mail_done(void *ctx, struct request *r);
+void mail_look(void *ctx, const struct request *r, bool cancel, uint32_t n_read);
 /* Answer a request that never came to the scheduler, all choices alike. */
 void mail_refuse(struct engine *en, struct request *r, enum req_end why, const struct error *e, uint64_t now);
 void mail_give(struct engine *en); /* wake the clients that have news */

@@ -45,6 +45,11 @@ void mail_progress(void *ctx, struct request *r)
         put(ctx, r, 0);
 }
 
+void mail_look(void *ctx, const struct request *r, bool cancel, uint32_t n_read)
+{
+    record_look(((struct engine *)ctx)->record, r, cancel, n_read);
+}
+
 static void finish(struct engine *en, struct request *r)
 {
     put(en, r, FINAL); /* from here on it is the client's */
@@ -55,7 +60,6 @@ void mail_done(void *ctx, struct request *r)
 {
     struct engine *en = ctx;
     const uint32_t tenant = MIN(r->o.tenant, STATS_TENANTS_MAX - 1u);
-    en->n_windowed -= r->o.read_window != 0;
     en->tenant_inside[tenant]--;
     en->tenant_started[tenant] -= r->t_first_token != 0;
     publish_done(en, r);
