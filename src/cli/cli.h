@@ -34,10 +34,11 @@ const char *verb_suggest(struct str name);               /* the nearest verb, or
 enum err verb_unknown(struct str name, struct error *e); /* fails with "unknown verb", and the nearest one */
 
 verb_fn verb_bench, verb_completion, verb_help, verb_inspect, verb_list, verb_plan, verb_pull, verb_rm, verb_run,
-    verb_score, verb_tokenize, verb_version;
+    verb_score, verb_serve, verb_tokenize, verb_top, verb_version;
 enum err verb_completion_check(const struct options *o, struct error *e);
 enum err verb_help_check(const struct options *o, struct error *e);
 enum err verb_run_check(const struct options *o, struct error *e);
+enum err verb_serve_check(const struct options *o, struct error *e);
 enum err verb_tokenize_check(const struct options *o, struct error *e);
 
 /* Help, manual and completions, all made from the two tables. width in columns. */

@@ -95,6 +95,28 @@ static const struct verb verbs[] = {
             "tokenizer.model alone.\n\n" MODEL_WORDS,
         .check = verb_tokenize_check,
         .run = verb_tokenize},
+    {.name = "serve",
+        .arguments = "[MODEL]",
+        .args_max = 1,
+        .summary = "serve a model over HTTP",
+        .about =
+            "Serves a model through the OpenAI API (/v1/chat/completions, /v1/completions, /v1/models), with a web "
+            "page at /, numbers for Prometheus at /metrics and probes at /livez and /readyz. Prints one line with "
+            "its address when it is ready. SIGTERM lets running answers finish; a second one ends them; SIGHUP "
+            "reads keys and certificates again. docs/server.md has every route and field.\n\n" MODEL_WORDS,
+        .check = verb_serve_check,
+        .run = verb_serve},
+    {.name = "top",
+        .arguments = "[URL]",
+        .args_max = 1,
+        .summary = "watch a running server",
+        .about = "Shows, once a second, what a server is doing: requests running and waiting, tokens per second, "
+                 "percentiles of the time to the first token and between tokens over the last minute, the KV cache, "
+                 "prefix hits, and each tenant's share. q or Ctrl-C quits. When standard output is not a terminal, one "
+                 "line per second; with --json one object per second; with --once the figures of one second.\n\n"
+                 "URL is http://HOST:PORT, https://HOST:PORT, HOST:PORT or unix:/path/of/a/socket; left out, it is "
+                 "http://127.0.0.1:8000.",
+        .run = verb_top},
     {.name = "help",
         .arguments = "[VERB]",
         .args_max = 1,

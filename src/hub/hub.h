@@ -93,4 +93,20 @@ void hub_list_fini(struct hub_list *l);
  * touches anything outside the cache. freed may be NULL. */
 enum err hub_remove(struct hub *h, const char *model, uint64_t *freed_bytes, struct error *e) MUST_CHECK;
 
+/* Small JSON answers of a server that the user named: what `quern top` asks. Here because this room owns the HTTP
+ * client; none of the cache's rules apply. One connection is kept; no redirect is followed, no proxy used, no try
+ * repeated. Belongs to one thread. */
+struct fetch;
+
+/* url: http://..., https://..., host[:port], or unix:/path/of/a/socket. key may be NULL; it is sent as a bearer token.
+ * The strings are copied. Touches no network. */
+enum err fetch_open(struct fetch **out, const char *url, const char *key, struct error *e) MUST_CHECK;
+void fetch_close(struct fetch *f);            /* NULL is fine */
+const char *fetch_url(const struct fetch *f); /* the server's, as messages show it */
+
+/* GET url + path. The body of a 200 is written over *body, whose maximum bounds it. Any other status, a body that is
+ * too long and a server that is silent for FETCH_TIMEOUT_MS are errors. */
+struct buf;
+enum err fetch_get(struct fetch *f, const char *path, struct buf *body, struct error *e) MUST_CHECK;
+
 #endif

@@ -6,6 +6,7 @@
  *   choose.c    which files of a repository make a model (pure)
  *   hf.c        the Hugging Face listing and its local cache
  *   http.c      one GET under our rules, and the pause between tries
+ *   fetch.c     one GET from a server of the user's own
  *   download.c  one file: resume, check, rename
  *   zip.c       one member out of a wheel                 pip.c   the package client
  *   progress.c  the bar                                   pull.c  hub_open, hub_resolve, hub_pull */
@@ -46,6 +47,8 @@ static inline bool hub_is_cancelled(const struct hub *h)
 {
     return h->o.cancel != NULL && atomic_load(h->o.cancel);
 }
+
+void hub_start_curl(void); /* once in the process, by whoever comes first; pull.c */
 
 /* A line for the user, when somebody listens. */
 void hub_note(const struct hub *h, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -130,10 +130,15 @@ static void start_curl(void)
     curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-enum err hub_open(struct hub **out, const struct hub_options *o, struct error *e)
+void hub_start_curl(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start_curl);
+}
+
+enum err hub_open(struct hub **out, const struct hub_options *o, struct error *e)
+{
+    hub_start_curl();
     *out = NULL;
     struct hub *h = mem_zalloc(sizeof *h);
     if (h == NULL)

@@ -98,7 +98,9 @@ class Handler(BaseHTTPRequestHandler):
             pass
         elif path == "/stats":
             script.turn += 1
-            body = script.stats_body or json.dumps(stats(script.turn, "map=1" in query)).encode()
+            body = script.stats_body
+            if body is None:
+                body = json.dumps(stats(script.turn, "map=1" in query)).encode()
             self.reply(200, "application/json", body)
         elif path == "/v1/models":
             self.reply(200, "application/json", json.dumps({"object": "list", "data": [{"id": "scripted"}]}).encode())

@@ -188,14 +188,15 @@ def test_hostile_text_runs_nothing_and_asks_nobody(visit, scripted):
 
 
 def test_markdown_while_it_streams_is_markdown_at_the_end(visit, scripted):
-    scripted.script.answer = ("# Title\n\nA *b* **c** `d`\n\n1. one\n2. two\n   - deep\n\n| a | b |\n|--|--:|\n| 1 | 2 |"
-                              "\n\n```c\nint x;\n\nint y;\n```\n\n> said\n\nend")
+    scripted.script.answer = ("# Title\n\nA *b* **c** `d`\n\n1. one\n2. two\n   - deep\n\n"
+                              "| a | b |\n|--|--:|\n| 1 | 2 |\n\n"
+                              "```c\nint x;\n\nint y;\n```\n\n> said\n\nend")
     v = visit(scripted.url)
     v.say("go")
     v.answer()
     shape = "root => root.innerHTML"
     streamed = v.page.locator(".md").last.evaluate(shape)
-    for tag in ("<h3>", "<em>", "<strong>", "<code>", "<ol>", "<ul>", "<td class=\"to-right\">", "<pre", "<blockquote>"):
+    for tag in ("<h3>", "<em>", "<strong>", "<code>", "<ol>", "<ul>", '<td class="to-right">', "<pre", "<blockquote>"):
         assert tag in streamed, tag
     pieces = v.page.evaluate("""async text => {
         const { Stream } = await import('/web/markdown.js');
@@ -372,8 +373,8 @@ def test_letters_stand_out_from_the_paper(visit, scripted, scheme):
 
 
 def test_a_phone_scrolls_in_one_direction(visit, scripted):
-    scripted.script.answer = "A" * 400 + "\n\n```\n" + "b" * 300 + "\n```\n\n| " + " | ".join("column" * 2 for _ in range(9)) + \
-        " |\n|" + "---|" * 9 + "\n"
+    scripted.script.answer = "\n\n".join(["A" * 400, "```\n" + "b" * 300 + "\n```", "| columncolumn " * 9 + "|\n" +
+                                          "|---" * 9 + "|\n"])
     v = visit(scripted.url, viewport={"width": 375, "height": 700}, has_touch=True, is_mobile=True)
     width = "Math.max(document.documentElement.scrollWidth, document.querySelector('#log').scrollWidth)"
     assert v.page.evaluate(width) <= 375
