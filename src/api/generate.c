@@ -400,8 +400,9 @@ static void pump(struct part *p)
     buf_fini(&text);
     g->blocked = call_unsent(g->call) > SSE_HIGH_WATER;
     if (n_read != UINT32_MAX && !p->is_back && !g->blocked) {
-        atomic_store_explicit(&p->r->n_read, n_read, memory_order_release);
-        engine_read_on(g->net->client, p->r);
+        const uint32_t was = atomic_exchange_explicit(&p->r->n_read, n_read, memory_order_acq_rel);
+        if (n_read - was >= SSE_UNREAD_TOKENS / 2)
+            engine_read_on(g->net->client, p->r); /* it may be paused */
     }
 }
 

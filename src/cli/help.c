@@ -14,6 +14,7 @@ static const char *const group_names[] = {
     [GROUP_MACHINE] = "Machine options",
     [GROUP_MEMORY] = "Memory options",
     [GROUP_SCHEDULING] = "Scheduling options",
+    [GROUP_SERVER] = "Server options",
     [GROUP_CHAT] = "Conversation options",
     [GROUP_SAMPLING] = "Sampling options",
     [GROUP_OUTPUT] = "Output options",

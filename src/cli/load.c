@@ -117,8 +117,7 @@ static void add_stop_id(struct load *l, uint32_t id)
         l->stop_ids[l->n_stop_ids++] = id;
 }
 
-/* The folder for checked copies of large vocabularies; without one they are read anew each time. */
-static const char *copies_folder(const struct options *o, char *path)
+const char *load_copies_dir(const struct options *o, char *path)
 {
     struct hub *hub;
     struct hub_options ho;
@@ -140,7 +139,7 @@ static enum err open_text(struct load *l, const struct options *o, const struct 
         add_stop_id(l, l->config.eos_ids[i]);
     if (l->source == NULL)
         return OK;
-    TRY(model_tokenizer_open(l->source, copies_folder(o, copies), &l->tok, e));
+    TRY(model_tokenizer_open(l->source, load_copies_dir(o, copies), &l->tok, e));
     TRY(tok_ctx_new(&l->tok_ctx, e));
     const struct tok_roles *roles = tok_roles_of(l->tok);
     add_stop_id(l, roles->eos);

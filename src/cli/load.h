@@ -58,4 +58,8 @@ enum err load_pick_ops(const struct options *o, const struct ops **out, struct e
 enum err load_encode(
     struct load *l, struct str text, bool trusted, bool add_special, struct tok_ids *out, struct error *e) MUST_CHECK;
 
+/* The folder for checked copies of large vocabularies, into path (PATH_BYTES_MAX); NULL: they are read anew each time.
+ */
+const char *load_copies_dir(const struct options *o, char *path);
+
 #endif

@@ -34,6 +34,7 @@ enum option_group { /* headings of --help, in this order */
     GROUP_MACHINE,
     GROUP_MEMORY,
     GROUP_SCHEDULING,
+    GROUP_SERVER,
     GROUP_CHAT,
     GROUP_SAMPLING,
     GROUP_OUTPUT,
@@ -115,6 +116,16 @@ struct options {
     uint64_t queue_max, queue_tokens_max, max_wait_ms;
     bool prefix_caching;
     const char *record; /* NULL = nothing is recorded */
+    /* the server */
+    const char *host, *unix_socket; /* NULL = no Unix socket */
+    uint64_t port;                  /* 0 = any free one */
+    struct option_list served_names;
+    const char *key_file, *cert_file, *cert_key_file; /* NULL = none */
+    struct option_list origins, hosts;
+    uint64_t max_body_bytes, max_connections, net_threads; /* 0 = the default */
+    uint64_t ping_s, shutdown_s;
+    bool page, access_log;
+    uint64_t fake_step_us; /* OPTION_UNSET = a real model */
     /* chat */
     const char *prompt, *system; /* NULL = not given */
     bool raw;
@@ -128,7 +139,7 @@ struct options {
     /* tokenize */
     bool ids, decode, special, user;
     const char *chat; /* NULL = no conversation */
-    /* top */
+    /* serve and top */
     const char *api_key; /* NULL = none */
     bool once;
     /* score */

@@ -2,7 +2,8 @@
 #include "cli/cli.h"
 
 #define MODEL_WORDS                                                                                                    \
-    "MODEL is a .gguf file, a folder in the layout of Hugging Face, the name of a model in the cache, or "             \
+    "MODEL is a .gguf file, a folder in the layout of Hugging Face or with one GGUF model in it, the name of a model " \
+    "in the cache, or "                                                                                                \
     "hf:owner/repo[:file]; left out, it is the default model."
 
 static const struct verb verbs[] = {
