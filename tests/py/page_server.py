@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         path, _, query = self.path.partition("?")
-        file = re.fullmatch(r"/web/([a-z]+\.(html|css|js|svg))", path)
+        file = re.fullmatch(r"/([a-z]+\.(html|css|js|svg))", path)
         script = self.server.script
         if path == "/":
             self.reply(200, TYPES["html"], (WEB / "index.html").read_bytes())

@@ -199,7 +199,7 @@ def test_markdown_while_it_streams_is_markdown_at_the_end(visit, scripted):
     for tag in ("<h3>", "<em>", "<strong>", "<code>", "<ol>", "<ul>", '<td class="to-right">', "<pre", "<blockquote>"):
         assert tag in streamed, tag
     pieces = v.page.evaluate("""async text => {
-        const { Stream } = await import('/web/markdown.js');
+        const { Stream } = await import('/markdown.js');
         const root = document.createElement('div'), stream = new Stream(root);
         for (let i = 1; i <= text.length; i++) stream.set(text.slice(0, i));
         return root.innerHTML; }""", scripted.script.answer)
@@ -209,7 +209,7 @@ def test_markdown_while_it_streams_is_markdown_at_the_end(visit, scripted):
 def test_text_of_any_shape_takes_linear_time(visit, scripted):
     v = visit(scripted.url)
     took = v.page.evaluate("""async () => {
-        const { render } = await import('/web/markdown.js');
+        const { render } = await import('/markdown.js');
         const took = {};
         for (const piece of ['[', '*a ', '`', '<', '> ', '- ', '|', '# #', '_a', '![](', '1. ', '    ', '~~', '\\\\']) {
           const began = performance.now();
