@@ -3,7 +3,7 @@
 
 Stages, in the order in which they are cheapest to fail:
   tidy    rules of the tree (tools/tidy.py)
-  unit    cmocka programs under ctest, built four ways: gcc, clang, ASan+UBSan, TSan
+  unit    cmocka programs under ctest, built four ways: gcc, clang, ASan+UBSan, TSan (rooms with threads)
   python  oracle and end-to-end tests (tests/py) against the release binary
   fuzz    every libFuzzer target on its seed corpus plus a short run; the canary must crash
   cuda    compile the CUDA code where nvcc is present
@@ -25,6 +25,7 @@ import xml.etree.ElementTree as ET
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 JOBS = os.cpu_count() or 2
+THREADED = "^(base|cpu|model|engine|api)/"  # the rooms that start threads, or are driven by several: TSan looks at these
 
 
 class Tally:
@@ -101,8 +102,9 @@ def stage_unit(tally, _args):
             continue
         report = BUILD / preset / "ctest.xml"
         report.unlink(missing_ok=True)
-        run(["ctest", "--test-dir", str(BUILD / preset), "-j", str(JOBS), "--output-junit", str(report),
-             "--test-output-size-passed", "1000000", "--test-output-size-failed", "1000000"], env=env)
+        argv = ["ctest", "--test-dir", str(BUILD / preset), "-j", str(JOBS), "--output-junit", str(report),
+                "--test-output-size-passed", "1000000", "--test-output-size-failed", "1000000"]
+        run(argv + (["-R", THREADED] if preset == "tsan" else []), env=env)
         cases = ET.parse(report).getroot().findall("testcase") if report.exists() else []
         if not cases:
             tally.fail(f"{preset}: ctest found no test")

@@ -25,7 +25,7 @@ static void a_token_behind_several_parts_equals_the_token_alone(void **state)
             .rope = ROPE_HALVES,
             .rope_dims = 32,
             .len = 1100,
-            .rounds = 3,
+            .rounds = ROUNDS,
             .seed = 1200};
         expect_same(&rig, &c);
         c.window = 600; /* begins inside a part, and leaves some behind */
