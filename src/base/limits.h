@@ -146,6 +146,10 @@
 #define SERVING_CONTEXT_DEFAULT 32768     /* tokens of a sequence unless more is asked for: tables are made for them */
 #define SERVING_POOL_BYTES_MAX (4 * GIB)  /* KV cache unless more is asked for: the machine has other work */
 #define SERVING_OUT_MIN 64u /* rows of a step with logits: prompts with log-probabilities go in chunks of these */
+#define REPLAY_BLOCKS_MAX  (1u << 20)          /* of the recorded engine: 100 MB of bookkeeping */
+#define REPLAY_TABLES_MAX  (1u << 26)          /* entries of all its block tables: 256 MB */
+#define REPLAY_CONTEXT_MAX (1u << 24)          /* tokens of one of its sequences */
+#define REPLAY_TOKENS_MAX  ((uint64_t)1 << 24) /* of one recorded request: 64 MB */
 #define RECORD_RING_BYTES      (64 * MIB) /* what a slow disk may be behind; a busy step writes 100 KB */
 #define RECORD_FRAME_BYTES_MAX (32 * MIB) /* one frame: a prompt of millions of tokens */
 #define ENGINE_TOP_MAX      20           /* alternatives per token; what OpenAI allows */
