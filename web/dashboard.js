@@ -152,7 +152,7 @@ function drawTiles(s) {
     rates((x) => x.tokens.output), 10);
   tiles.prompt.set(number(rate((x) => x.tokens.prompt), 1), "tokens/s",
     `${number(s.tokens.prompt_cached)} of ${number(s.tokens.prompt)} cached`, rates((x) => x.tokens.prompt), 10);
-  const used = (x) => (x.kv.blocks ? (x.kv.held + x.kv.shared + x.kv.parked) / x.kv.blocks : 0);
+  const used = (x) => (x.kv.blocks ? (x.kv.held + x.kv.parked) / x.kv.blocks : 0);
   tiles.kv.set(percent(used(s)), `of ${number(s.kv.blocks)} blocks`, `${s.kv.block_tokens} tokens a block`,
     series(used), 1);
   const asked = s.prefix.tokens_asked - last.prefix.tokens_asked;
@@ -172,7 +172,7 @@ function drawTiles(s) {
 }
 
 function drawMap(s) {
-  const counts = [s.kv.free, s.kv.cached, s.kv.parked, s.kv.held, s.kv.shared];
+  const counts = [s.kv.free, s.kv.cached, s.kv.parked, s.kv.held - s.kv.shared, s.kv.shared];
   counts.forEach((c, i) => (tiles.counts[i].textContent = number(c)));
   tiles.map.setAttribute("aria-label", STATES.map((name, i) => `${counts[i]} blocks ${name}`).join(", "));
   if (!s.kv_map) return;
@@ -208,6 +208,7 @@ function drawAbout(s) {
 
 async function poll() {
   timer = 0;
+  if (!isSeen()) return;
   const began = performance.now();
   const wantsMap = !samples.length || samples.at(-1).s.kv.blocks <= MAP_BLOCKS || polls % 4 === 0;
   polls++;

@@ -35,7 +35,7 @@ struct top_sample {
     double uptime_s;
     char state[32], model[128], version[32], device[64];
     uint64_t running, waiting, swapped, paused, seqs_max, context;
-    uint64_t blocks, block_tokens, free, cached, parked, held, shared;
+    uint64_t blocks, block_tokens, free, cached, parked, held, shared; /* shared ones are held too */
     uint64_t exact, prefix, miss, tokens_asked, tokens_found;
     uint64_t prompt_tokens, prompt_cached, output_tokens;
     uint64_t requests, swaps, recomputes, steps, busy_ns, idle_ns;

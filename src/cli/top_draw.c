@@ -160,7 +160,8 @@ static void kv_bar(struct canvas *c, const struct top_sample *s)
     const struct {
         uint64_t blocks;
         const char *mark, *colour;
-    } parts[] = {{s->shared, "█", PURPLE}, {s->held, "█", CYAN}, {s->parked, "▓", DIM}, {s->cached, "▒", YELLOW}};
+    } parts[] = {{s->shared, "█", PURPLE}, {s->held - MIN(s->shared, s->held), "█", CYAN}, {s->parked, "▓", DIM},
+        {s->cached, "▒", YELLOW}};
     const uint32_t room = c->screen->columns > LABEL_COLUMNS + 12 ? c->screen->columns - LABEL_COLUMNS - 12 : 0;
     const uint32_t width = MIN(MAX(room, (uint32_t)BAR_COLUMNS_MIN), (uint32_t)BAR_COLUMNS_MAX);
     uint64_t done = 0;
@@ -249,7 +250,7 @@ static void draw_cache(struct canvas *c, const struct top_figures *f)
     putf(c, " %s", show_percent(f->kv_used, percent));
     end_line(c);
     label(c, "");
-    putf(c, "%llu held, %llu shared, %llu parked, %llu cached, %llu free of %llu blocks", (unsigned long long)s->held,
+    putf(c, "%llu held (%llu shared), %llu parked, %llu cached, %llu free of %llu blocks", (unsigned long long)s->held,
         (unsigned long long)s->shared, (unsigned long long)s->parked, (unsigned long long)s->cached,
         (unsigned long long)s->free, (unsigned long long)s->blocks);
     end_line(c);

@@ -262,7 +262,7 @@ void top_figures(const struct top_history *h, struct top_figures *out)
     }
     const double busy_ns = grown(now->busy_ns, before->busy_ns);
     out->busy = share(busy_ns, busy_ns + grown(now->idle_ns, before->idle_ns));
-    out->kv_used = share((double)(now->held + now->shared + now->parked), (double)now->blocks);
+    out->kv_used = share((double)(now->held + now->parked), (double)now->blocks);
     const double asked = grown(now->tokens_asked, first->tokens_asked);
     out->hits = asked > 0 ? share(grown(now->tokens_found, first->tokens_found), asked)
                           : share((double)now->tokens_found, (double)now->tokens_asked);

@@ -16,7 +16,7 @@ static int setup(void **state)
 {
     (void)state;
     e = (struct error){0};
-    s = (struct top_sample){.blocks = 100, .held = 10, .shared = 5, .cached = 20, .free = 65, .seqs_max = 8};
+    s = (struct top_sample){.blocks = 100, .held = 15, .shared = 5, .cached = 20, .free = 65, .seqs_max = 8};
     s.ttft = s.itl = (struct top_histogram){.upper = {0.1, 0.2, 0.4}, .n = 3};
     snprintf(s.model, sizeof s.model, "a-model");
     snprintf(s.state, sizeof s.state, "ready");
