@@ -1,0 +1,15 @@
+/* Law 1 in storms, on qwen3-30b-a3b made small; see testing_storm.h. */
+#include "engine/testing_storm.h"
+
+static void storms_change_no_answer(void **state)
+{
+    const struct storm_model m = {.shape = "qwen3-30b-a3b", .weights = DTYPE_F16, .kv = DTYPE_F32, .window = 0};
+    storm_run(&m);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(storms_change_no_answer)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
