@@ -3,12 +3,14 @@
  *
  * Law 1 here is bitwise and always on. What makes an output element, in this order and no other:
  *
- * - Activations in 8 bits: per row, in groups of 32. scale = max|x| / 127; q = x * (127 / max|x|) rounded to nearest,
- *   ties to even. A group whose max|x| is below 2^-100 counts as zeros: scale 0, q = 0. A group with NaN or infinity
- *   has scale NaN and q = 0, which makes its own row NaN and no other.
+ * - Activations in 16 bits, where weights are quantised: per row, in groups of 32. scale = max|x| / 32767;
+ *   q = x * (32767 / max|x|) rounded to nearest, ties to even. A group whose max|x| is below 2^-100 counts as zeros:
+ *   scale 0, q = 0. A group with NaN or infinity has scale NaN and q = 0, which makes its own row NaN and no other.
+ *   16 bits and not 8, for every type: 8 bits change one choice in 25 of a small model; 16 change none that anybody
+ *   could tell from float rounding (docs/benchmarks.md has both figures, and what it costs).
  * - Quantised weights: each 16 weights are s * q + m with integers |q| <= 128. Ascending over the sub-groups of 16:
- *   acc += (s * scale) * float(sum of q * qa), then, for types with a minimum, acc += (m * scale) * float(sum of qa).
- *   Integer sums are exact: 16 * 128 * 127 < 2^31.
+ *   acc += (s * scale) * float(sum of q * qa), then, for types with a minimum, acc += m * (scale * float(sum of qa)).
+ *   Integer sums are exact: 16 * 128 * 32767 < 2^31.
  * - Float weights: converted to f32; eight partial sums by k mod 8, each ascending in k, product and addition rounded
  *   separately; joined as ((0+4)+(2+6)) + ((1+5)+(3+7)).
  * - Norms: the same eight sums and tree over x * x; then x * (1 / sqrt(sum / n + eps)) * gain, left to right.
@@ -36,7 +38,7 @@ const struct ops *cpu_ops_by_name(const char *name);
  * is held to everything by being a row. */
 const struct ops *cpu_ops_at(uint32_t i);
 
-/* Do `rounds` rounds of nothing but the arithmetic that this row's products are made of, on the calling thread: 8-bit
+/* Do `rounds` rounds of nothing but the arithmetic that this row's products are made of, on the calling thread: 16-bit
  * integer or f32. How many operations that was, for whoever looks at the clock; 0 for a row without such a limit. */
 uint64_t cpu_peak(const struct ops *ops, bool integers, uint64_t rounds);
 

@@ -6,24 +6,46 @@
 #include "base/team.h"
 #include "cpu/cpu.h"
 
-#define ACT_GROUP      32 /* activations share a scale in groups of this many; every weight block is a multiple */
-#define SUB_GROUP      16 /* the finest scale any weight type has */
-#define ACT_SMALLEST   0x1p-100f /* a group whose largest |x| is below counts as zeros: 127 / max must not overflow */
-#define ATTN_TILE      64        /* positions; part of the definition of attention, see cpu.h */
+#define ACT_GROUP 32       /* activations share a scale in groups of this many; every weight block is a multiple */
+#define SUB_GROUP 16       /* the finest scale any weight type has */
+#define ACT_BLOCK 8        /* groups of a row that lie together */
+#define ACT_MAX   32767.0f /* the largest integer an activation is rounded to */
+#define ACT_SMALLEST                                                                                                   \
+    0x1p-100f              /* a group whose largest |x| is below counts as zeros: ACT_MAX / max must not overflow      \
+                            */
+#define ATTN_TILE      64  /* positions; part of the definition of attention, see cpu.h */
 #define ATTN_PART      512 /* positions; the x86 kernels join attention from parts of this many, see x86_attend.h */
 #define ATTN_ROWS_MAX  64  /* (row, head) pairs one attention tile carries; bounds a worker's scratch */
 #define ATTN_LANES     16  /* sums a pair carries at most */
 #define HEAD_DIM_MAX   MODEL_HEAD_DIM_MAX
 #define PARTIAL_FLOATS ((size_t)1 << 21) /* 8 MB, touched only as far as used: 32 heads of 128 over 128k positions */
 
-/* n elements a row; f32 is always there, the rest when ACT_Q8 was asked for. */
+/* Groups of activations as integers. Element k is scale[k / 32] * q[k]. */
+struct groups {
+    int16_t *q;   /* [groups][32], each four in the order that the kernels like */
+    float *scale; /* [groups] */
+    float *sum;   /* [groups]: scale * the sum of q */
+    float *sum16; /* [groups][2]: the same of each half */
+};
+
+/* n elements a row; f32 is always there, the groups when ACT_Q16 was asked for. Eight groups of a row lie together,
+ * then those of the next row: what a tile of a product reads is one piece of memory. */
 struct acts {
     uint32_t rows, n, forms;
-    float *f32;     /* [rows][n] */
-    int8_t *q;      /* [rows][n] */
-    float *scale;   /* [rows][n / ACT_GROUP] */
-    int16_t *sum16; /* [rows][n / SUB_GROUP]: sums of q */
+    float *f32;           /* [rows][n] */
+    struct groups groups; /* [n / 256, rounded up][rows][8] */
 };
+
+/* Where group g of a row lies. */
+static inline size_t acts_group(const struct acts *a, size_t row, size_t g)
+{
+    return (g / ACT_BLOCK * a->rows + row) * ACT_BLOCK + g % ACT_BLOCK;
+}
+
+static inline struct groups groups_from(const struct groups *g, size_t at)
+{
+    return (struct groups){g->q + at * ACT_GROUP, g->scale + at, g->sum + at, g->sum16 + 2 * at};
+}
 
 /* A weight row taken apart: element k is scale[k / 16] * q[k] + min[k / 16]. */
 struct unpacked {
@@ -80,7 +102,7 @@ struct kernels {
     void (*product)(struct worker *w, const struct product *p, uint32_t lo, uint32_t hi);
     /* out may be x. */
     void (*norm_row)(const float *x, const float *gain, float eps, uint32_t n, float *out);
-    void (*quant_groups)(const float *x, uint32_t n, int8_t *q, float *scale, int16_t *sum16);
+    void (*quant_groups)(const float *x, uint32_t n_groups, const struct groups *to);
     void (*glu)(enum glu kind, const float *gate, const float *up, uint32_t n, float *out);
     void (*scale_cap)(float *x, uint32_t n, float scale, float cap); /* x * scale, soft-capped when cap > 0 */
     void (*attend)(struct worker *w, const struct attend_tile *t);
@@ -152,7 +174,8 @@ void cpu_copy_blocks(struct dev *d, const struct copy_blocks_args *a);
 void cpu_route(struct dev *d, const struct batch *b, const struct route_args *a);
 void cpu_experts(struct dev *d, const struct batch *b, const struct experts_args *a);
 
-/* Make the asked-for forms of elements [at, at + n) of a row whose f32 is written; at and n are whole groups for Q8. */
+/* Make the asked-for forms of elements [at, at + n) of a row whose f32 is written; at and n are whole groups for Q16.
+ */
 void acts_finish(const struct kernels *k, struct acts *a, uint32_t forms, size_t row, uint32_t at, uint32_t n);
 
 /* attend_ref.c */

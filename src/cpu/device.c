@@ -170,21 +170,24 @@ void cpu_host_run(struct dev *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile
 enum err cpu_acts_new(struct dev *d, uint32_t rows, uint32_t n, uint32_t forms, struct acts **out, struct error *e)
 {
     *out = NULL;
-    assert((forms & ACT_Q8) == 0 || n % ACT_GROUP == 0);
+    assert((forms & ACT_Q16) == 0 || n % ACT_GROUP == 0);
     struct acts *a = mem_zalloc(sizeof *a);
     size_t elems;
-    if (a == NULL || !size_mul(rows, n, &elems) || elems > SIZE_MAX / sizeof(float)) {
+    if (a == NULL || !size_mul(rows, (size_t)n + ACT_BLOCK * ACT_GROUP, &elems) || elems > SIZE_MAX / sizeof(float)) {
         mem_free(a);
         return FAIL(e, ERR_NOMEM, "no memory for %u activation rows of %u", rows, n);
     }
     *a = (struct acts){.rows = rows, .n = n, .forms = forms};
-    a->f32 = mem_aligned(MEMORY_ALIGN, elems * sizeof(float));
+    a->f32 = mem_aligned(MEMORY_ALIGN, (size_t)rows * n * sizeof(float));
     bool ok = a->f32 != NULL;
-    if (forms & ACT_Q8) {
-        a->q = mem_aligned(MEMORY_ALIGN, elems);
-        a->scale = mem_aligned(MEMORY_ALIGN, elems / ACT_GROUP * sizeof(float));
-        a->sum16 = mem_aligned(MEMORY_ALIGN, elems / SUB_GROUP * sizeof(int16_t));
-        ok = ok && a->q != NULL && a->scale != NULL && a->sum16 != NULL;
+    if (forms & ACT_Q16) {
+        struct groups *g = &a->groups;
+        const size_t n_groups = acts_group(a, 0, (n / ACT_GROUP + ACT_BLOCK - 1) & ~(size_t)(ACT_BLOCK - 1));
+        g->q = mem_aligned(MEMORY_ALIGN, n_groups * ACT_GROUP * sizeof *g->q);
+        g->scale = mem_aligned(MEMORY_ALIGN, n_groups * sizeof *g->scale);
+        g->sum = mem_aligned(MEMORY_ALIGN, n_groups * sizeof *g->sum);
+        g->sum16 = mem_aligned(MEMORY_ALIGN, n_groups * 2 * sizeof *g->sum16);
+        ok = ok && g->q != NULL && g->scale != NULL && g->sum != NULL && g->sum16 != NULL;
     }
     if (!ok) {
         cpu_acts_free(d, a);
@@ -200,8 +203,9 @@ void cpu_acts_free(struct dev *d, struct acts *a)
     if (a == NULL)
         return;
     mem_free(a->f32);
-    mem_free(a->q);
-    mem_free(a->scale);
-    mem_free(a->sum16);
+    mem_free(a->groups.q);
+    mem_free(a->groups.scale);
+    mem_free(a->groups.sum);
+    mem_free(a->groups.sum16);
     mem_free(a);
 }

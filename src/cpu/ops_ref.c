@@ -25,7 +25,7 @@ static float dot_f32(const float *a, const float *b, uint32_t n)
     return join_lanes(acc);
 }
 
-static int32_t dot_i8_16(const int8_t *a, const int8_t *b)
+static int32_t dot_i16(const int8_t *a, const int16_t *b)
 {
     int32_t sum = 0;
     for (uint32_t i = 0; i < SUB_GROUP; i++)
@@ -33,14 +33,17 @@ static int32_t dot_i8_16(const int8_t *a, const int8_t *b)
     return sum;
 }
 
-static float dot_q8(const struct unpacked *w, const int8_t *q, const float *scale, const int16_t *sum16, uint32_t n)
+static float dot_q16(const struct unpacked *w, const struct acts *in, size_t row)
 {
     float acc = 0.0f;
-    for (uint32_t g = 0; g < n / SUB_GROUP; g++) {
-        const float as = scale[g / (ACT_GROUP / SUB_GROUP)];
-        acc += (w->scale[g] * as) * (float)dot_i8_16(w->q + g * SUB_GROUP, q + g * SUB_GROUP);
-        if (w->has_min)
-            acc += (w->min[g] * as) * (float)sum16[g];
+    for (uint32_t g = 0; g < in->n / ACT_GROUP; g++) {
+        const struct groups a = groups_from(&in->groups, acts_group(in, row, g));
+        for (uint32_t h = 0; h < ACT_GROUP / SUB_GROUP; h++) {
+            const uint32_t sub = g * (ACT_GROUP / SUB_GROUP) + h;
+            acc += (w->scale[sub] * *a.scale) * (float)dot_i16(w->q + sub * SUB_GROUP, a.q + h * SUB_GROUP);
+            if (w->has_min)
+                acc += w->min[sub] * a.sum16[h];
+        }
     }
     return acc;
 }
@@ -61,9 +64,7 @@ static void product_ref(struct worker *wk, const struct product *p, uint32_t lo,
         const float bias = w->bias != NULL ? w->bias[(size_t)p->mat * w->n_out + o] : 0.0f;
         for (uint32_t i = 0; i < p->n_rows; i++) {
             const size_t r = p->in_rows != NULL ? p->in_rows[i] : p->first_row + i;
-            const float y = quantised ? dot_q8(&wk->row, in->q + r * n, in->scale + r * (n / ACT_GROUP),
-                                            in->sum16 + r * (n / SUB_GROUP), n)
-                                      : dot_f32(in->f32 + r * n, wk->row.f32, n);
+            const float y = quantised ? dot_q16(&wk->row, in, r) : dot_f32(in->f32 + r * n, wk->row.f32, n);
             p->out[i * p->out_stride + o] = w->bias != NULL ? y + bias : y;
         }
     }
@@ -76,10 +77,19 @@ static void norm_row_ref(const float *x, const float *gain, float eps, uint32_t 
         out[i] = x[i] * inv * gain[i];
 }
 
-static void quant_groups_ref(const float *x, uint32_t n, int8_t *q, float *scale, int16_t *sum16)
+static int32_t sum_i16(const int16_t *q)
 {
-    for (uint32_t g = 0; g < n / ACT_GROUP; g++) {
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < SUB_GROUP; i++)
+        sum += q[i];
+    return sum;
+}
+
+static void quant_groups_ref(const float *x, uint32_t n_groups, const struct groups *to)
+{
+    for (uint32_t g = 0; g < n_groups; g++) {
         const float *v = x + g * ACT_GROUP;
+        int16_t *q = to->q + g * ACT_GROUP;
         float most = 0.0f;
         bool finite = true;
         for (uint32_t i = 0; i < ACT_GROUP; i++) {
@@ -88,16 +98,14 @@ static void quant_groups_ref(const float *x, uint32_t n, int8_t *q, float *scale
             most = a > most ? a : most;
         }
         const bool counts = finite && most >= ACT_SMALLEST;
-        const float inv = counts ? 127.0f / most : 0.0f;
-        scale[g] = counts ? most / 127.0f : finite ? 0.0f : NAN;
+        const float inv = counts ? ACT_MAX / most : 0.0f, scale = counts ? most / ACT_MAX : finite ? 0.0f : NAN;
         for (uint32_t i = 0; i < ACT_GROUP; i++)
-            q[g * ACT_GROUP + i] = (int8_t)(counts ? rintf(v[i] * inv) : 0.0f);
-        for (uint32_t h = 0; h < ACT_GROUP / SUB_GROUP; h++) {
-            int sum = 0;
-            for (uint32_t i = 0; i < SUB_GROUP; i++)
-                sum += q[g * ACT_GROUP + h * SUB_GROUP + i];
-            sum16[g * (ACT_GROUP / SUB_GROUP) + h] = (int16_t)sum;
-        }
+            q[i] = (int16_t)(counts ? rintf(v[i] * inv) : 0.0f);
+        const int32_t low = sum_i16(q), high = sum_i16(q + SUB_GROUP);
+        to->scale[g] = scale;
+        to->sum[g] = scale * (float)(low + high);
+        to->sum16[2 * g] = scale * (float)low;
+        to->sum16[2 * g + 1] = scale * (float)high;
     }
 }
 

@@ -40,6 +40,19 @@ struct packed {
     size_t scale_at;   /* bytes from a panel's start */
 };
 
+/* Bytes of a group's integers, or of one k for floats. */
+static inline size_t data_bytes_of(enum pack_form form)
+{
+    static const size_t bytes[] = {[PACK_4] = 256,
+        [PACK_5] = 320,
+        [PACK_6] = 384,
+        [PACK_8] = 512,
+        [PACK_F16] = 32,
+        [PACK_BF16] = 32,
+        [PACK_F32] = 64};
+    return bytes[form];
+}
+
 static inline const unsigned char *packed_panel(const struct packed *p, uint32_t mat, uint32_t panel)
 {
     return p->base + mat * p->mat_bytes + panel * p->panel_bytes;

@@ -355,13 +355,6 @@ void pack_plan(struct packed *p, enum dtype dtype, uint32_t n_out, uint32_t n_in
         [DTYPE_IQ4_XS] = {PACK_8, SCALE_F, 0},
         [DTYPE_MXFP4] = {PACK_8, SCALE_F, 0},
     };
-    static const size_t data_bytes[] = {[PACK_4] = 256,
-        [PACK_5] = 320,
-        [PACK_6] = 384,
-        [PACK_8] = 512,
-        [PACK_F16] = 32,
-        [PACK_BF16] = 32,
-        [PACK_F32] = 64};
     static const size_t super_bytes[] = {[SCALE_NONE] = 0,
         [SCALE_D] = SUPER * 32,
         [SCALE_DM] = SUPER * 64,
@@ -372,7 +365,7 @@ void pack_plan(struct packed *p, enum dtype dtype, uint32_t n_out, uint32_t n_in
     p->form = plans[dtype].form;
     p->scales = plans[dtype].scales;
     p->offset = plans[dtype].offset;
-    p->data_bytes = data_bytes[p->form];
+    p->data_bytes = data_bytes_of(p->form);
     const bool is_float = p->scales == SCALE_NONE;
     const size_t n_groups = n_in / ACT_GROUP;
     p->scale_at = p->data_bytes * (is_float ? n_in : n_groups);

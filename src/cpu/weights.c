@@ -159,7 +159,7 @@ enum err cpu_weight_bind(
         .n_in = n_in,
         .n_mats = (uint32_t)n_mats,
         .use = use,
-        .wants = can_unpack(v->dtype) ? ACT_Q8 : ACT_F32,
+        .wants = can_unpack(v->dtype) ? ACT_Q16 : ACT_F32,
         .row_bytes = tensor_row_bytes(v),
         .mat = mat,
         .packed = p};

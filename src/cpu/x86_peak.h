@@ -10,14 +10,14 @@
 
 #ifdef QUERN_AVX512
 #define PEAK_STEP_F(n) "vfmadd231ps %%zmm30, %%zmm31, %%zmm" #n "\n\t"
-#define PEAK_STEP_I(n) "vpdpbusd %%zmm30, %%zmm31, %%zmm" #n "\n\t"
+#define PEAK_STEP_I(n) "vpdpwssd %%zmm30, %%zmm31, %%zmm" #n "\n\t"
 #define PEAK_OPS_F     32 /* of one instruction; a multiplication and an addition are two */
-#define PEAK_OPS_I     128
+#define PEAK_OPS_I     64
 #else
 #define PEAK_STEP_F(n) "vfmadd231ps %%ymm14, %%ymm15, %%ymm" #n "\n\t"
-#define PEAK_STEP_I(n) "vpmaddubsw %%ymm14, %%ymm15, %%ymm13\n\tvpaddw %%ymm13, %%ymm" #n ", %%ymm" #n "\n\t"
+#define PEAK_STEP_I(n) "vpmaddwd %%ymm14, %%ymm15, %%ymm13\n\tvpaddd %%ymm13, %%ymm" #n ", %%ymm" #n "\n\t"
 #define PEAK_OPS_F     16
-#define PEAK_OPS_I     64
+#define PEAK_OPS_I     32
 #endif
 #define PEAK_ALL(step) step(0) step(1) step(2) step(3) step(4) step(5) step(6) step(7) step(8) step(9) step(10) step(11)
 

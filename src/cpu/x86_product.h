@@ -1,22 +1,27 @@
 /* Matrix products on x86: the body, compiled into each variant. One path serves one row and a thousand:
  *
  *   for each 256 of k, for each panel of 16 outputs:
- *       lay the panel's piece out in the first-level cache (integers as bytes, scales and minima as f32; or floats)
+ *       lay the panel's piece out in the first-level cache (integers as 16 bits, scales and minima as f32; or floats)
  *       for each few rows: multiply
  *
  * Laying out costs about as much as one row of products, so with one row the loop still keeps up with memory, and with
  * many it is free. The arithmetic (law 1), for output o of row r, lane by lane, where fma rounds once:
  *
  * - Quantised weights: groups of k ascend (32 elements; 16 for Q6_K and the types packed with f32 scales). In each,
- *   i = the exact integer sum of q * qa (with the weight's offset taken off in integers), then
+ *   i = the exact integer sum of q * qa (q with its offset taken off), then
  *   acc = fma(float(i) * scale, a_scale, acc), and for types with a minimum acc = fma(min, a_scale * float(sum of qa),
  *   acc). Integers stay exact: see dots().
  * - Float weights: within each 256 of k from zero, ascending, acc = fma(a[k], w[k], acc); these sums ascending into the
  *   total by addition.
  * - Then the bias, by addition.
  *
- * Floors, per core and 32 x 16 multiply-adds a row: AVX-512 8 dot instructions and 3 or 4 float ones, so at most 2/3 of
- * the integer peak; AVX2 32 of multiply and add for 4-bit weights with 8 more for scales, so 3/4 of it. */
+ * A step is 4 of k and 16 outputs. Packed, it is 64 bytes, 4 of each output. A 16-bit lane thus holds elements 0 and 1
+ * or 2 and 3 of one output; taking the low bytes of all lanes gives the pairs (0, 2), the high bytes (1, 3), with one
+ * or two instructions and no shuffle. Activations lie in that order too (0 2 1 3 in each four: x86_rows.h), so that one
+ * 32-bit broadcast meets each pair.
+ *
+ * Floors, per core and 32 x 16 multiply-adds a row: AVX-512 16 dot instructions and 3 or 4 float ones, so at most 4/5
+ * of the peak of 16-bit integers; AVX2 64 of multiply and add with 8 more for scales, so 8/9 of it. */
 #ifndef CPU_X86_PRODUCT_H
 #define CPU_X86_PRODUCT_H
 
@@ -35,108 +40,100 @@
 #define FLOAT_TILE 6
 #endif
 
-#define K_BLOCK      256
-#define BLOCK_GROUPS (K_BLOCK / ACT_GROUP)
+#define K_BLOCK      (ACT_BLOCK * ACT_GROUP)
 #define BLOCK_SUBS   (K_BLOCK / SUB_GROUP)
 #define PANELS_MAX   4 /* whose totals are kept at once */
-#define PIECE_BYTES  (BLOCK_GROUPS * GROUP_STEPS * STEP_BYTES)
+#define GROUP_VECS   (2 * GROUP_STEPS)
+#define PIECE_VECS   (ACT_BLOCK * GROUP_VECS)
 #define PIECE_SCALES (BLOCK_SUBS * PANEL_COLS)
 #define PIECE_FLOATS (K_BLOCK * PANEL_COLS)
+#define ONE_ROW_SUMS 4   /* chains of dot products in flight */
 #define ROWS_MAX     132 /* rows whose 256 activations stay in the second-level cache; a multiple of every row tile */
 
 #define TOTAL_STEP (ROWS_MAX * PANEL_COLS) /* floats between the totals of two panels */
 
-struct product_room { /* a worker's */
-    union {           /* pieces of neighbouring panels */
-        _Alignas(64) unsigned char q[SIDE_MAX * PIECE_BYTES];
+struct product_room {                                    /* a worker's */
+    union {                                              /* pieces of neighbouring panels */
+        _Alignas(64) struct vi q[SIDE_MAX * PIECE_VECS]; /* 16 bits: a pair of each output */
         _Alignas(64) float f[SIDE_MAX * PIECE_FLOATS];
     } w;
     _Alignas(64) float scale[SIDE_MAX * PIECE_SCALES], min[SIDE_MAX * PIECE_SCALES];
     _Alignas(64) float total[PANELS_MAX][TOTAL_STEP];
-    /* 256 of k of the rows, at fixed distances: one address serves a tile of them. */
-    _Alignas(64) int8_t q[ROWS_MAX * K_BLOCK];
-    float a_scale[ROWS_MAX * BLOCK_GROUPS];
-    int32_t less[ROWS_MAX * BLOCK_SUBS]; /* what an offset adds too much, negative */
-    float sum[ROWS_MAX * BLOCK_SUBS];    /* a_scale * sum of qa */
+    /* 256 of k of rows that do not lie together (those of an expert) */
+    _Alignas(64) int16_t q[ROWS_MAX * K_BLOCK];
+    float a_scale[ROWS_MAX * ACT_BLOCK], a_sum[ROWS_MAX * ACT_BLOCK], a_sum16[ROWS_MAX * ACT_BLOCK * 2];
     const float *f[ROWS_MAX];
 };
 
 /* ---- laying out a panel's piece ---------------------------------------------------------------------------------- */
 
-#ifdef QUERN_AVX512
-#define BYTES_OFFSET 128 /* the dot instruction takes unsigned weights */
-#else
-#define BYTES_OFFSET 0
-#endif
-
-/* Low nibbles of 64 bytes to out, high ones to out + 4 steps, each with extra bits already at their place. */
-INLINE void put_nibbles(const unsigned char *from, unsigned char *out, __m256i low_top[2], __m256i high_top[2])
+/* A group's integers: the even pairs of step s at x[2s], the odd ones at x[2s + 1], less the offset. */
+INLINE void put_step(struct vi *x, struct vi even, struct vi odd, int offset)
 {
-    const __m256i mask = _mm256_set1_epi8(15);
-    EACH (i, 2) {
-        const __m256i x = _mm256_loadu_si256((const __m256i *)from + i);
-        const __m256i lo = _mm256_and_si256(x, mask), hi = _mm256_and_si256(_mm256_srli_epi16(x, 4), mask);
-        _mm256_store_si256((__m256i *)out + i, _mm256_or_si256(lo, low_top[i]));
-        _mm256_store_si256((__m256i *)(out + 4 * STEP_BYTES) + i, _mm256_or_si256(hi, high_top[i]));
-    }
+    x[0] = offset == 0 ? even : vi_sub16(even, vi_set16(offset));
+    x[1] = offset == 0 ? odd : vi_sub16(odd, vi_set16(offset));
 }
 
-INLINE void lay_4(const unsigned char *from, unsigned char *out)
+/* A step's elements as unsigned bytes. */
+INLINE void put_bytes(struct vi *x, struct vi bytes, int offset)
 {
+    put_step(x, vi_and(bytes, vi_set16(255)), vi_right16(bytes, 8), offset);
+}
+
+INLINE void take_4(const unsigned char *from, int offset, struct vi x[GROUP_VECS])
+{
+    const struct vi mask = vi_set16(15);
     EACH (s, 4) {
-#ifdef QUERN_AVX512
-        const __m512i mask = _mm512_set1_epi8(15), x = _mm512_loadu_si512(from + s * STEP_BYTES);
-        _mm512_store_si512(out + s * STEP_BYTES, _mm512_and_si512(x, mask));
-        _mm512_store_si512(out + (s + 4) * STEP_BYTES, _mm512_and_si512(_mm512_srli_epi16(x, 4), mask));
-#else
-        __m256i none[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-        put_nibbles(from + s * STEP_BYTES, out + s * STEP_BYTES, none, none);
-#endif
+        const struct vi b = vi_load(from + s * STEP_BYTES);
+        put_step(x + 2 * s, vi_and(b, mask), vi_and(vi_right16(b, 8), mask), offset);
+        put_step(x + 2 * s + 8, vi_and(vi_right16(b, 4), mask), vi_right16(b, 12), offset);
     }
 }
 
-INLINE void lay_5(const unsigned char *from, unsigned char *out)
+/* The four bits of steps s and s + 4, each below its further bits. */
+INLINE void put_nibbles(
+    const unsigned char *from, int s, struct vi low_top, struct vi high_top, int offset, struct vi x[GROUP_VECS])
 {
-    const __m256i *top = (const __m256i *)(from + 4 * STEP_BYTES);
-    const __m256i bit = _mm256_set1_epi8(16);
-    EACH (s, 4) {
-        __m256i lo[2], hi[2];
-        EACH (i, 2) {
-            const __m256i t = _mm256_loadu_si256(top + i);
-            lo[i] = _mm256_and_si256(_mm256_slli_epi16(t, 4 - s), bit);
-            hi[i] = _mm256_and_si256(_mm256_srli_epi16(t, s), bit);
-        }
-        put_nibbles(from + s * STEP_BYTES, out + s * STEP_BYTES, lo, hi);
+    const struct vi mask = vi_set16(0x0f0f), b = vi_load(from + s * STEP_BYTES);
+    put_bytes(x + 2 * s, vi_or(vi_and(b, mask), low_top), offset);
+    put_bytes(x + 2 * s + 8, vi_or(vi_and(vi_right16(b, 4), mask), high_top), offset);
+}
+
+INLINE void take_5(const unsigned char *from, int offset, struct vi x[GROUP_VECS])
+{
+    const struct vi bit = vi_set16(0x1010), t = vi_load(from + 4 * STEP_BYTES);
+    EACH (s, 4)
+        put_nibbles(from, s, vi_and(vi_left16(t, 4 - s), bit), vi_and(vi_right16(t, s), bit), offset, x);
+}
+
+/* Bits 2s and 2s + 1 of each byte at bits 4 and 5. */
+INLINE struct vi two_bits(struct vi t, int s)
+{
+    return vi_and(s < 2 ? vi_left16(t, 4 - 2 * s) : vi_right16(t, 2 * s - 4), vi_set16(0x3030));
+}
+
+INLINE void take_6(const unsigned char *from, int offset, struct vi x[GROUP_VECS])
+{
+    const struct vi low = vi_load(from + 4 * STEP_BYTES), high = vi_load(from + 5 * STEP_BYTES);
+    EACH (s, 4)
+        put_nibbles(from, s, two_bits(low, s), two_bits(high, s), offset, x);
+}
+
+INLINE void take_8(const unsigned char *from, struct vi x[GROUP_VECS])
+{
+    EACH (s, GROUP_STEPS) {
+        const struct vi b = vi_load(from + s * STEP_BYTES);
+        put_step(x + 2 * s, vi_right16_signed(vi_left16(b, 8), 8), vi_right16_signed(b, 8), 0);
     }
 }
 
-INLINE __m256i two_bits(__m256i t, int s)
+INLINE void take_group(enum pack_form form, int offset, const unsigned char *from, struct vi x[GROUP_VECS])
 {
-    const __m256i x = s == 0   ? _mm256_slli_epi16(t, 4)
-                      : s == 1 ? _mm256_slli_epi16(t, 2)
-                      : s == 2 ? t
-                               : _mm256_srli_epi16(t, 2);
-    return _mm256_and_si256(x, _mm256_set1_epi8(0x30));
-}
-
-INLINE void lay_6(const unsigned char *from, unsigned char *out)
-{
-    const __m256i *top = (const __m256i *)(from + 4 * STEP_BYTES);
-    EACH (s, 4) {
-        __m256i lo[2], hi[2];
-        EACH (i, 2) {
-            lo[i] = two_bits(_mm256_loadu_si256(top + i), s);
-            hi[i] = two_bits(_mm256_loadu_si256(top + 2 + i), s);
-        }
-        put_nibbles(from + s * STEP_BYTES, out + s * STEP_BYTES, lo, hi);
-    }
-}
-
-INLINE void lay_8(const unsigned char *from, unsigned char *out)
-{
-    EACH (s, 2 * GROUP_STEPS) {
-        const __m256i x = _mm256_loadu_si256((const __m256i *)from + s);
-        _mm256_store_si256((__m256i *)out + s, _mm256_xor_si256(x, _mm256_set1_epi8((char)BYTES_OFFSET)));
+    switch (form) {
+    case PACK_4: take_4(from, offset, x); break;
+    case PACK_5: take_5(from, offset, x); break;
+    case PACK_6: take_6(from, offset, x); break;
+    default: take_8(from, x); break;
     }
 }
 
@@ -193,14 +190,14 @@ static void lay_groups(const struct packed *p, const unsigned char *panel, uint3
 {
     const size_t step = p->data_bytes;
     const unsigned char *from = panel + g0 * step;
-    unsigned char *out = room->w.q + side * PIECE_BYTES;
-    for (uint32_t g = 0; g < n; g++, from += step, out += GROUP_STEPS * STEP_BYTES) {
-        fetch_ahead(from + BLOCK_GROUPS * step, step);
+    struct vi *out = room->w.q + side * PIECE_VECS;
+    for (uint32_t g = 0; g < n; g++, from += step, out += GROUP_VECS) {
+        fetch_ahead(from + ACT_BLOCK * step, step);
         switch (p->form) {
-        case PACK_4: lay_4(from, out); break;
-        case PACK_5: lay_5(from, out); break;
-        case PACK_6: lay_6(from, out); break;
-        default: lay_8(from, out); break;
+        case PACK_4: p->offset == 0 ? take_group(PACK_4, 0, from, out) : take_group(PACK_4, 8, from, out); break;
+        case PACK_5: p->offset == 0 ? take_group(PACK_5, 0, from, out) : take_group(PACK_5, 16, from, out); break;
+        case PACK_6: take_group(PACK_6, 32, from, out); break;
+        default: take_group(PACK_8, 0, from, out); break;
         }
     }
     lay_scales(p, panel, g0, n, room->scale + side * PIECE_SCALES, room->min + side * PIECE_SCALES);
@@ -222,103 +219,62 @@ static const float *lay_floats(const struct packed *p, const unsigned char *pane
 /* ---- integer products of a few rows --------------------------------------------------------------------------------
  */
 
-/* Which kernel a packing needs: elements under one scale, whether there are minima, bits of an integer. */
-enum kind { KIND_4, KIND_4M, KIND_5, KIND_5M, KIND_6, KIND_8, KIND_8F, KIND_8FM, KINDS };
+/* Which kernel a packing needs: elements under one scale, whether there are minima. */
+enum kind { KIND_32, KIND_32M, KIND_16, KIND_16M, KINDS };
+
+static bool has_min(const struct packed *p)
+{
+    return p->scales == SCALE_DM || p->scales == SCALE_K || p->scales == SCALE_FM;
+}
+
+static bool is_by_16(const struct packed *p)
+{
+    return p->scales == SCALE_K16 || p->scales == SCALE_F || p->scales == SCALE_FM;
+}
 
 static enum kind kind_of(const struct packed *p)
 {
-    switch (p->form) {
-    case PACK_4: return p->scales == SCALE_D ? KIND_4 : KIND_4M;
-    case PACK_5: return p->scales == SCALE_D ? KIND_5 : KIND_5M;
-    case PACK_6: return KIND_6;
-    default: return p->scales == SCALE_D ? KIND_8 : p->scales == SCALE_F ? KIND_8F : KIND_8FM;
-    }
+    return is_by_16(p) ? has_min(p) ? KIND_16M : KIND_16 : has_min(p) ? KIND_32M : KIND_32;
 }
 
-INLINE int32_t four_bytes(const int8_t *p)
+INLINE int32_t pair_at(const int16_t *p)
 {
     int32_t x;
     memcpy(&x, p, sizeof x);
     return x;
 }
 
-#ifdef QUERN_AVX512
-/* sum[side][r] = less + the products of `steps` steps. The instruction adds four products to 32 bits without
- * saturation: 255 * 127 * 32 < 2^31. */
-INLINE void dots(int rows, int sides, int bits, int steps, const unsigned char *w, const int8_t *q, const int32_t *less,
-    struct vi sum[SIDE_MAX][INT_TILE])
+/* sum[side][r] = the products of `vecs` vectors. Two products meet in 32 bits and are added up there:
+ * 32 * 128 * 32767 < 2^31. */
+INLINE void dots(int rows, int sides, int vecs, const struct vi *w, const int16_t *q, struct vi sum[SIDE_MAX][INT_TILE])
 {
-    (void)bits;
-    EACH (r, rows) {
-        const __m512i start = less != NULL ? _mm512_set1_epi32(less[r * BLOCK_SUBS]) : _mm512_setzero_si512();
+    EACH (s, vecs) {
+        struct vi x[SIDE_MAX];
         EACH (c, sides)
-            sum[c][r].v = start;
-    }
-    EACH (s, steps) {
-        __m512i x[SIDE_MAX];
+            x[c] = w[c * PIECE_VECS + s];
         EACH (c, sides)
-            x[c] = _mm512_load_si512(w + c * PIECE_BYTES + s * STEP_BYTES);
+            vi_keep(&x[c]);
         EACH (r, rows) {
-            const __m512i a = _mm512_set1_epi32(four_bytes(q + r * K_BLOCK + 4 * s));
-            EACH (c, sides)
-                sum[c][r].v = _mm512_dpbusd_epi32(sum[c][r].v, x[c], a);
-        }
-    }
-}
-#else
-/* As above. vpmaddubsw adds two products to 16 bits: 15 * 127 * 2 * 8 steps, 31 * 127 * 2 * 4 steps and
- * 63 * 127 * 2 * 2 steps stay below 2^15. Signed bytes: |w| * (a with the sign of w), 128 * 127 * 2 < 2^15. */
-INLINE void add_step(int bits, bool first, const unsigned char *w, __m256i a, struct vi *part)
-{
-    const __m256i lo = _mm256_load_si256((const __m256i *)w), hi = _mm256_load_si256((const __m256i *)w + 1);
-    __m256i l, h;
-    if (bits == 8) {
-        l = _mm256_maddubs_epi16(_mm256_abs_epi8(lo), _mm256_sign_epi8(a, lo));
-        h = _mm256_maddubs_epi16(_mm256_abs_epi8(hi), _mm256_sign_epi8(a, hi));
-    } else {
-        l = _mm256_maddubs_epi16(lo, a);
-        h = _mm256_maddubs_epi16(hi, a);
-    }
-    part->lo = first ? l : _mm256_add_epi16(part->lo, l);
-    part->hi = first ? h : _mm256_add_epi16(part->hi, h);
-}
-
-INLINE void dots(int rows, int sides, int bits, int steps, const unsigned char *w, const int8_t *q, const int32_t *less,
-    struct vi sum[SIDE_MAX][INT_TILE])
-{
-    (void)sides;
-    const __m256i ones = _mm256_set1_epi16(1);
-    const int run = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
-    EACH (r, rows)
-        sum[0][r].lo = sum[0][r].hi = less != NULL ? _mm256_set1_epi32(less[r * BLOCK_SUBS]) : _mm256_setzero_si256();
-    EACH (s, steps / run) {
-        struct vi part[INT_TILE];
-        EACH (t, run)
-            EACH (r, rows) {
-                const int at = s * run + t;
-                const __m256i a = _mm256_set1_epi32(four_bytes(q + r * K_BLOCK + 4 * at));
-                add_step(bits, t == 0, w + at * STEP_BYTES, a, &part[r]);
+            const struct vi a = vi_set32(pair_at(q + r * K_BLOCK + 2 * s));
+            EACH (c, sides) {
+                sum[c][r] = s == 0 ? vi_dot_first(x[c], a) : vi_dot(sum[c][r], x[c], a);
+                vi_keep(&sum[c][r]); /* gcc would rather add in another order and run out of registers */
             }
-        EACH (r, rows) {
-            sum[0][r].lo = _mm256_add_epi32(sum[0][r].lo, _mm256_madd_epi16(part[r].lo, ones));
-            sum[0][r].hi = _mm256_add_epi32(sum[0][r].hi, _mm256_madd_epi16(part[r].hi, ones));
         }
     }
 }
-#endif
 
-typedef void int_tile_fn(const struct product_room *room, uint32_t first_row, uint32_t n_groups, float *total);
+/* The groups of a piece, for some rows and panels, added to their totals. */
+typedef void int_tile_fn(const struct product_room *room, const struct groups *rows, uint32_t n_groups, float *total);
 
-INLINE void int_tile(int rows, int sides, int bits, int subs, bool with_min, bool with_offset,
-    const struct product_room *room, uint32_t first_row, uint32_t n_groups, float *total)
+INLINE void int_tile(int rows, int sides, int subs, bool with_min, const struct product_room *room,
+    const struct groups *a, uint32_t n_groups, float *total)
 {
-    const int8_t *q = room->q + (size_t)first_row * K_BLOCK;
-    const float *a_scale = room->a_scale + (size_t)first_row * BLOCK_GROUPS;
-    const int32_t *less = room->less + (size_t)first_row * BLOCK_SUBS;
-    const float *a_sum = room->sum + (size_t)first_row * BLOCK_SUBS;
-    const unsigned char *w = room->w.q;
+    const int16_t *q = a->q;
+    const float *a_scale = a->scale, *a_sum = subs == 1 ? a->sum : a->sum16;
+    const struct vi *w = room->w.q;
     const float *scales = room->scale, *mins = room->min;
-    const int steps = GROUP_STEPS / subs;
+    const int vecs = GROUP_VECS / subs;
     struct vf acc[SIDE_MAX][INT_TILE];
     EACH (c, sides)
         EACH (r, rows)
@@ -326,22 +282,20 @@ INLINE void int_tile(int rows, int sides, int bits, int subs, bool with_min, boo
     for (uint32_t g = 0; g < n_groups; g++, a_scale++)
         EACH (s, subs) {
             struct vi sum[SIDE_MAX][INT_TILE];
-            dots(rows, sides, bits, steps, w, q, with_offset ? less : NULL, sum);
+            dots(rows, sides, vecs, w, q, sum);
             EACH (c, sides) {
                 const struct vf scale = vf_load(scales + c * PIECE_SCALES);
                 EACH (r, rows)
-                    acc[c][r] =
-                        vf_fma(vf_mul(vf_of_vi(sum[c][r]), scale), vf_set(a_scale[r * BLOCK_GROUPS]), acc[c][r]);
+                    acc[c][r] = vf_fma(vf_mul(vf_of_vi(sum[c][r]), scale), vf_set(a_scale[r * ACT_BLOCK]), acc[c][r]);
             }
             if (with_min)
                 EACH (c, sides) {
                     const struct vf min = vf_load(mins + c * PIECE_SCALES);
                     EACH (r, rows)
-                        acc[c][r] = vf_fma(min, vf_set(a_sum[r * BLOCK_SUBS]), acc[c][r]);
+                        acc[c][r] = vf_fma(min, vf_set(a_sum[r * ACT_BLOCK * subs]), acc[c][r]);
                 }
-            w += steps * STEP_BYTES;
-            q += steps * 4;
-            less++;
+            w += vecs;
+            q += 2 * vecs;
             a_sum++;
             scales += VF;
             mins += VF;
@@ -351,23 +305,22 @@ INLINE void int_tile(int rows, int sides, int bits, int subs, bool with_min, boo
             vf_store(total + c * TOTAL_STEP + r * VF, acc[c][r]);
 }
 
-#define INT_FN(kind, rows, sides, bits, subs, with_min)                                                                \
+#define INT_FN(kind, rows, sides, subs, with_min)                                                                      \
     static void int_##kind##_##rows##_##sides(                                                                         \
-        const struct product_room *room, uint32_t first_row, uint32_t n_groups, float *total)                          \
+        const struct product_room *room, const struct groups *a, uint32_t n_groups, float *total)                      \
     {                                                                                                                  \
-        int_tile(rows, sides, bits, subs, with_min, (!(with_min) && (bits) < 8) || ((bits) == 8 && BYTES_OFFSET > 0),  \
-            room, first_row, n_groups, total);                                                                         \
+        int_tile(rows, sides, subs, with_min, room, a, n_groups, total);                                               \
     }
 #ifdef QUERN_AVX512
-#define INT_FNS(kind, bits, subs, with_min)                                                                            \
-    INT_FN(kind, 1, 1, bits, subs, with_min)                                                                           \
-    INT_FN(kind, 2, 1, bits, subs, with_min)                                                                           \
-    INT_FN(kind, 4, 1, bits, subs, with_min)                                                                           \
-    INT_FN(kind, 6, 1, bits, subs, with_min)                                                                           \
-    INT_FN(kind, 1, 2, bits, subs, with_min)                                                                           \
-    INT_FN(kind, 2, 2, bits, subs, with_min)                                                                           \
-    INT_FN(kind, 4, 2, bits, subs, with_min)                                                                           \
-    INT_FN(kind, 6, 2, bits, subs, with_min)
+#define INT_FNS(kind, subs, with_min)                                                                                  \
+    INT_FN(kind, 1, 1, subs, with_min)                                                                                 \
+    INT_FN(kind, 2, 1, subs, with_min)                                                                                 \
+    INT_FN(kind, 4, 1, subs, with_min)                                                                                 \
+    INT_FN(kind, 6, 1, subs, with_min)                                                                                 \
+    INT_FN(kind, 1, 2, subs, with_min)                                                                                 \
+    INT_FN(kind, 2, 2, subs, with_min)                                                                                 \
+    INT_FN(kind, 4, 2, subs, with_min)                                                                                 \
+    INT_FN(kind, 6, 2, subs, with_min)
 #define INT_ROW(kind)                                                                                                  \
     {                                                                                                                  \
         {int_##kind##_1_1, int_##kind##_2_1, int_##kind##_4_1, int_##kind##_6_1},                                      \
@@ -375,10 +328,10 @@ INLINE void int_tile(int rows, int sides, int bits, int subs, bool with_min, boo
     }
 static const uint32_t int_rows[] = {1, 2, 4, 6};
 #else
-#define INT_FNS(kind, bits, subs, with_min)                                                                            \
-    INT_FN(kind, 1, 1, bits, subs, with_min)                                                                           \
-    INT_FN(kind, 2, 1, bits, subs, with_min)                                                                           \
-    INT_FN(kind, 4, 1, bits, subs, with_min)
+#define INT_FNS(kind, subs, with_min)                                                                                  \
+    INT_FN(kind, 1, 1, subs, with_min)                                                                                 \
+    INT_FN(kind, 2, 1, subs, with_min)                                                                                 \
+    INT_FN(kind, 4, 1, subs, with_min)
 #define INT_ROW(kind)                                                                                                  \
     {                                                                                                                  \
         {                                                                                                              \
@@ -388,23 +341,68 @@ static const uint32_t int_rows[] = {1, 2, 4, 6};
 static const uint32_t int_rows[] = {1, 2, 4};
 #endif
 
-INT_FNS(4, 4, 1, false)
-INT_FNS(4m, 4, 1, true)
-INT_FNS(5, 5, 1, false)
-INT_FNS(5m, 5, 1, true)
-INT_FNS(6, 6, 2, false)
-INT_FNS(8, 8, 1, false)
-INT_FNS(8f, 8, 2, false)
-INT_FNS(8fm, 8, 2, true)
+INT_FNS(32, 1, false)
+INT_FNS(32m, 1, true)
+INT_FNS(16, 2, false)
+INT_FNS(16m, 2, true)
 
-static int_tile_fn *const int_tiles[KINDS][SIDE_MAX][COUNT_OF(int_rows)] = {[KIND_4] = INT_ROW(4),
-    [KIND_4M] = INT_ROW(4m),
-    [KIND_5] = INT_ROW(5),
-    [KIND_5M] = INT_ROW(5m),
-    [KIND_6] = INT_ROW(6),
-    [KIND_8] = INT_ROW(8),
-    [KIND_8F] = INT_ROW(8f),
-    [KIND_8FM] = INT_ROW(8fm)};
+static int_tile_fn *const int_tiles[KINDS][SIDE_MAX][COUNT_OF(int_rows)] = {
+    [KIND_32] = INT_ROW(32), [KIND_32M] = INT_ROW(32m), [KIND_16] = INT_ROW(16), [KIND_16M] = INT_ROW(16m)};
+
+/* One row, straight from the packed panel: the same sums, and nothing is written down in between. */
+typedef void one_row_fn(const unsigned char *from, const struct groups *a, const float *scale, const float *min,
+    uint32_t n_groups, float *total);
+
+INLINE void one_row(enum pack_form form, int offset, int subs, bool with_min, const unsigned char *from,
+    const struct groups *a, const float *scale, const float *min, uint32_t n_groups, float *total)
+{
+    const size_t step = data_bytes_of(form);
+    const int vecs = GROUP_VECS / subs;
+    const int16_t *q = a->q;
+    const float *a_sum = subs == 1 ? a->sum : a->sum16;
+    struct vf acc = vf_load(total);
+    for (uint32_t g = 0; g < n_groups; g++, from += step, q += ACT_GROUP) {
+        struct vi x[GROUP_VECS];
+        fetch_ahead(from + ACT_BLOCK * step, step);
+        take_group(form, offset, from, x);
+        EACH (s, subs) {
+            struct vi sum[ONE_ROW_SUMS]; /* integers: any order is the same */
+            EACH (i, vecs) {
+                const struct vi b = vi_set32(pair_at(q + 2 * (s * vecs + i)));
+                struct vi *to = &sum[i % ONE_ROW_SUMS];
+                *to = i < ONE_ROW_SUMS ? vi_dot_first(x[s * vecs + i], b) : vi_dot(*to, x[s * vecs + i], b);
+            }
+            const struct vi i = vi_add32(vi_add32(sum[0], sum[1]), vi_add32(sum[2], sum[3]));
+            acc = vf_fma(vf_mul(vf_of_vi(i), vf_load(scale)), vf_set(a->scale[g]), acc);
+            if (with_min)
+                acc = vf_fma(vf_load(min), vf_set(*a_sum), acc);
+            scale += VF;
+            min += VF;
+            a_sum++;
+        }
+    }
+    vf_store(total, acc);
+}
+
+#define ONE_ROW_FN(name, form, offset, subs, with_min)                                                                 \
+    static void one_row_##name(const unsigned char *from, const struct groups *a, const float *scale,                  \
+        const float *min, uint32_t n_groups, float *total)                                                             \
+    {                                                                                                                  \
+        one_row(form, offset, subs, with_min, from, a, scale, min, n_groups, total);                                   \
+    }
+ONE_ROW_FN(4_32, PACK_4, 8, 1, false)
+ONE_ROW_FN(4_32m, PACK_4, 0, 1, true)
+ONE_ROW_FN(5_32, PACK_5, 16, 1, false)
+ONE_ROW_FN(5_32m, PACK_5, 0, 1, true)
+ONE_ROW_FN(6_16, PACK_6, 32, 2, false)
+ONE_ROW_FN(8_32, PACK_8, 0, 1, false)
+ONE_ROW_FN(8_16, PACK_8, 0, 2, false)
+ONE_ROW_FN(8_16m, PACK_8, 0, 2, true)
+
+static one_row_fn *const one_row_fns[][KINDS] = {[PACK_4] = {[KIND_32] = one_row_4_32, [KIND_32M] = one_row_4_32m},
+    [PACK_5] = {[KIND_32] = one_row_5_32, [KIND_32M] = one_row_5_32m},
+    [PACK_6] = {[KIND_16] = one_row_6_16},
+    [PACK_8] = {[KIND_32] = one_row_8_32, [KIND_16] = one_row_8_16, [KIND_16M] = one_row_8_16m}};
 
 /* The index of the largest tile of at most n rows. */
 static uint32_t tile_for(const uint32_t *rows, uint32_t n_tiles, uint32_t n)
@@ -465,56 +463,33 @@ FLOAT_FN(4, 2)
 FLOAT_FN(8, 2)
 FLOAT_FN(12, 2)
 static const uint32_t float_rows[] = {1, 2, 4, 8, 12};
-static float_tile_fn *const float_tiles[SIDE_MAX][COUNT_OF(float_rows)] = {
+static float_tile_fn *const float_tiles[][COUNT_OF(float_rows)] = {
     {float_1_1, float_2_1, float_4_1, float_8_1, float_12_1}, {float_1_2, float_2_2, float_4_2, float_8_2, float_12_2}};
 #else
 FLOAT_FN(6, 1)
 static const uint32_t float_rows[] = {1, 2, 4, 6};
-static float_tile_fn *const float_tiles[SIDE_MAX][COUNT_OF(float_rows)] = {
-    {float_1_1, float_2_1, float_4_1, float_6_1}};
+static float_tile_fn *const float_tiles[][COUNT_OF(float_rows)] = {{float_1_1, float_2_1, float_4_1, float_6_1}};
 #endif
 
 /* ---- the product ---------------------------------------------------------------------------------------------------
  */
 
-/* less = -offset * s, sum = a_scale * s, for eight sums s. */
-INLINE void put_sums(__m256i s, __m256i offset, __m256 a_scale, int32_t *less, float *sum)
+/* The groups from g0 on, at most eight, of the rows from row0 on, one row's behind the other's. */
+static struct groups rows_of(
+    struct product_room *room, const struct product *p, uint32_t row0, uint32_t n_rows, uint32_t g0)
 {
-    _mm256_storeu_si256((__m256i *)less, _mm256_mullo_epi32(s, offset));
-    _mm256_storeu_ps(sum, _mm256_mul_ps(a_scale, _mm256_cvtepi32_ps(s)));
-}
-
-/* What groups g0 .. g0+n of the rows need: integers, scales, sums of 32 or of 16. A last block of fewer than 8 groups
- * is padded, and what comes of the padding is not used. */
-static void prepare_rows(
-    struct product_room *room, const struct product *p, uint32_t row0, uint32_t n_rows, uint32_t g0, uint32_t n)
-{
-    const struct packed *w = p->w->packed;
     const struct acts *in = p->in;
-    const __m256i offset = _mm256_set1_epi32(-(int32_t)(w->form == PACK_8 ? BYTES_OFFSET : w->offset));
-    const bool by_16 = w->scales == SCALE_K16 || w->scales == SCALE_F || w->scales == SCALE_FM;
+    if (p->in_rows == NULL)
+        return groups_from(&in->groups, acts_group(in, p->first_row + row0, g0));
+    const struct groups to = {room->q, room->a_scale, room->a_sum, room->a_sum16};
     for (uint32_t i = 0; i < n_rows; i++) {
-        const size_t r = p->in_rows != NULL ? p->in_rows[row0 + i] : p->first_row + row0 + i;
-        const int16_t *from = in->sum16 + r * (in->n / SUB_GROUP) + 2 * (size_t)g0;
-        int16_t sum16[BLOCK_SUBS] = {0};
-        float *a_scale = room->a_scale + (size_t)i * BLOCK_GROUPS;
-        memcpy(room->q + (size_t)i * K_BLOCK, in->q + r * in->n + (size_t)g0 * ACT_GROUP, (size_t)n * ACT_GROUP);
-        memcpy(a_scale, in->scale + r * (in->n / ACT_GROUP) + g0, n * sizeof *a_scale);
-        memcpy(sum16, from, 2 * n * sizeof *sum16);
-        const __m256i s16 = _mm256_loadu_si256((const __m256i *)sum16);
-        const __m256 scale = _mm256_loadu_ps(a_scale);
-        int32_t *less = room->less + (size_t)i * BLOCK_SUBS;
-        float *sum = room->sum + (size_t)i * BLOCK_SUBS;
-        if (!by_16) {
-            put_sums(_mm256_madd_epi16(s16, _mm256_set1_epi16(1)), offset, scale, less, sum);
-            continue;
-        }
-        const __m256i low = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3), high = _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7);
-        put_sums(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(s16)), offset, _mm256_permutevar8x32_ps(scale, low), less,
-            sum);
-        put_sums(_mm256_cvtepi16_epi32(_mm256_extracti128_si256(s16, 1)), offset, _mm256_permutevar8x32_ps(scale, high),
-            less + 8, sum + 8);
+        const struct groups a = groups_from(&in->groups, acts_group(in, p->in_rows[row0 + i], g0));
+        memcpy(to.q + (size_t)i * K_BLOCK, a.q, K_BLOCK * sizeof *to.q);
+        memcpy(to.scale + (size_t)i * ACT_BLOCK, a.scale, ACT_BLOCK * sizeof *to.scale);
+        memcpy(to.sum + (size_t)i * ACT_BLOCK, a.sum, ACT_BLOCK * sizeof *to.sum);
+        memcpy(to.sum16 + (size_t)i * 2 * ACT_BLOCK, a.sum16, 2 * ACT_BLOCK * sizeof *to.sum16);
     }
+    return to;
 }
 
 static void int_panels(struct product_room *room, const struct product *p, uint32_t row0, uint32_t n_rows,
@@ -523,16 +498,24 @@ static void int_panels(struct product_room *room, const struct product *p, uint3
     const struct packed *w = p->w->packed;
     const enum kind kind = kind_of(w);
     const uint32_t n_groups = p->w->n_in / ACT_GROUP;
-    for (uint32_t g0 = 0; g0 < n_groups; g0 += BLOCK_GROUPS) {
-        const uint32_t n = MIN(n_groups - g0, (uint32_t)BLOCK_GROUPS);
-        prepare_rows(room, p, row0, n_rows, g0, n);
-        for (uint32_t c = 0; c < n_panels;) {
-            const uint32_t sides = MIN(n_panels - c, (uint32_t)SIDE_MAX);
+    for (uint32_t g0 = 0; g0 < n_groups; g0 += ACT_BLOCK) {
+        const uint32_t n = MIN(n_groups - g0, (uint32_t)ACT_BLOCK);
+        const struct groups rows = rows_of(room, p, row0, n_rows, g0);
+        for (uint32_t c = 0; n_rows == 1 && c < n_panels; c++) {
+            const unsigned char *panel = packed_panel(w, p->mat, panel0 + c);
+            lay_scales(w, panel, g0, n, room->scale, room->min);
+            one_row_fns[w->form][kind](panel + g0 * w->data_bytes, &rows, room->scale, room->min, n, room->total[c]);
+        }
+        for (uint32_t c = 0; n_rows > 1 && c < n_panels;) {
+            const uint32_t left = n_panels - c, sides = left >= 4 && SIDE_MAX == 4  ? 4
+                                                        : left >= 2 && SIDE_MAX > 1 ? 2
+                                                                                    : 1;
             for (uint32_t i = 0; i < sides; i++)
                 lay_groups(w, packed_panel(w, p->mat, panel0 + c + i), g0, n, i, room);
             for (uint32_t i = 0; i < n_rows;) {
                 const uint32_t t = tile_for(int_rows, COUNT_OF(int_rows), n_rows - i);
-                int_tiles[kind][sides - 1][t](room, i, n, room->total[c] + (size_t)i * PANEL_COLS);
+                const struct groups a = groups_from(&rows, (size_t)i * ACT_BLOCK);
+                int_tiles[kind][sides - 1][t](room, &a, n, room->total[c] + (size_t)i * PANEL_COLS);
                 i += int_rows[t];
             }
             c += sides;
@@ -552,7 +535,7 @@ static void float_panels(struct product_room *room, const struct product *p, uin
     for (uint32_t k0 = 0; k0 < n_in; k0 += K_BLOCK) {
         const uint32_t n = MIN(n_in - k0, (uint32_t)K_BLOCK);
         for (uint32_t c = 0; c < n_panels;) {
-            const uint32_t sides = MIN(n_panels - c, (uint32_t)SIDE_MAX);
+            const uint32_t sides = MIN(n_panels - c, (uint32_t)(SIDE_MAX > 1 ? 2 : 1));
             const float *piece[SIDE_MAX];
             for (uint32_t i = 0; i < sides; i++)
                 piece[i] = lay_floats(w, packed_panel(w, p->mat, panel0 + c + i), k0, n, room->w.f + i * PIECE_FLOATS);

@@ -3,7 +3,7 @@
  *
  * - Norms: four sums of 16 lanes, by k / 16 mod 4, fma ascending; (0 + 1) + (2 + 3), then the tree of x86_simd.h; then
  *   x * (1 / sqrt(sum / n + eps)) * gain, left to right.
- * - Quantisation: as cpu.h defines it, bit for bit.
+ * - Quantisation: as cpu.h defines it, bit for bit; each four integers in the order 0 2 1 3, see x86_product.h.
  * - SiLU x / (1 + exp(-x)), GELU and the soft cap by tanh, with the exp of x86_simd.h.
  * - Rope: x0 c - x1 s and x1 c + x0 s, the second product rounded first, then one fma. */
 #ifndef CPU_X86_ROWS_H
@@ -37,26 +37,30 @@ static void norm_row_x86(const float *x, const float *gain, float eps, uint32_t 
         out[k] = x[k] * inv * gain[k];
 }
 
-static void quant_groups_x86(const float *x, uint32_t n, int8_t *q, float *scale, int16_t *sum16)
+static void quant_groups_x86(const float *x, uint32_t n_groups, const struct groups *to)
 {
-    for (uint32_t g = 0; g < n / ACT_GROUP; g++) {
-        const struct vf a = vf_load(x + g * ACT_GROUP), b = vf_load(x + g * ACT_GROUP + VF);
+    for (uint32_t g = 0; g < n_groups; g++, x += ACT_GROUP) {
+        const struct vf a = vf_load(x), b = vf_load(x + VF);
+        int16_t *q = to->q + g * ACT_GROUP;
         /* Without signs, floats order like their bits, and infinity and NaN come above all numbers. */
         const uint32_t top = (uint32_t)vi_top(vi_max(vf_abs_bits(a), vf_abs_bits(b)));
         const float most = f32_of_bits(top);
         const bool finite = top < 0x7f800000u, counts = finite && most >= ACT_SMALLEST;
-        scale[g] = counts ? most / 127.0f : finite ? 0.0f : NAN;
+        const float scale = counts ? most / ACT_MAX : finite ? 0.0f : NAN;
+        to->scale[g] = scale;
         if (!counts) {
-            memset(q + g * ACT_GROUP, 0, ACT_GROUP);
-            sum16[2 * g] = sum16[2 * g + 1] = 0;
+            memset(q, 0, ACT_GROUP * sizeof *q);
+            to->sum[g] = to->sum16[2 * g] = to->sum16[2 * g + 1] = scale * 0.0f;
             continue;
         }
-        const struct vf inv = vf_set(127.0f / most);
+        const struct vf inv = vf_set(ACT_MAX / most);
         const struct vi qa = vi_of_vf(vf_mul(a, inv)), qb = vi_of_vf(vf_mul(b, inv));
-        vi_to_i8(q + g * ACT_GROUP, qa);
-        vi_to_i8(q + g * ACT_GROUP + VF, qb);
-        sum16[2 * g] = (int16_t)vi_total(qa);
-        sum16[2 * g + 1] = (int16_t)vi_total(qb);
+        vi_to_pairs(q, qa);
+        vi_to_pairs(q + VF, qb);
+        const int32_t low = vi_total(qa), high = vi_total(qb);
+        to->sum[g] = scale * (float)(low + high);
+        to->sum16[2 * g] = scale * (float)low;
+        to->sum16[2 * g + 1] = scale * (float)high;
     }
 }
 

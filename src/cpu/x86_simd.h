@@ -57,6 +57,10 @@ INLINE void vf_keep(struct vf *a)
 {
     __asm__("" : "+v"(a->v));
 }
+INLINE void vi_keep(struct vi *a)
+{
+    __asm__("" : "+v"(a->v));
+}
 INLINE struct vf vf_fma(struct vf a, struct vf b, struct vf c)
 {
     return (struct vf){_mm512_fmadd_ps(a.v, b.v, c.v)};
@@ -134,9 +138,53 @@ INLINE struct vi vi_of_vf(struct vf a)
 {
     return (struct vi){_mm512_cvtps_epi32(a.v)};
 }
-INLINE void vi_to_i8(void *p, struct vi a)
+/* As 16 bits, each four in the order 0 2 1 3. */
+INLINE void vi_to_pairs(int16_t *p, struct vi a)
 {
-    _mm_storeu_si128(p, _mm512_cvtsepi32_epi8(a.v));
+    const __m256i x = _mm512_cvtsepi32_epi16(a.v);
+    _mm256_storeu_si256((__m256i *)p, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(x, 0xd8), 0xd8));
+}
+#define VI_OP2(name, op)                                                                                               \
+    INLINE struct vi name(struct vi a, struct vi b)                                                                    \
+    {                                                                                                                  \
+        return (struct vi){op(a.v, b.v)};                                                                              \
+    }
+#define VI_SHIFT(name, op)                                                                                             \
+    INLINE struct vi name(struct vi a, int n)                                                                          \
+    {                                                                                                                  \
+        return (struct vi){op(a.v, _mm512_set1_epi16((short)n))};                                                      \
+    }
+VI_OP2(vi_and, _mm512_and_si512)
+VI_OP2(vi_or, _mm512_or_si512)
+VI_OP2(vi_sub16, _mm512_sub_epi16)
+VI_OP2(vi_add32, _mm512_add_epi32)
+VI_SHIFT(vi_left16, _mm512_sllv_epi16)
+VI_SHIFT(vi_right16, _mm512_srlv_epi16)
+VI_SHIFT(vi_right16_signed, _mm512_srav_epi16)
+INLINE struct vi vi_set16(int x)
+{
+    return (struct vi){_mm512_set1_epi16((short)x)};
+}
+INLINE struct vi vi_set32(int32_t x)
+{
+    return (struct vi){_mm512_set1_epi32(x)};
+}
+INLINE struct vi vi_load(const void *p)
+{
+    return (struct vi){_mm512_loadu_si512(p)};
+}
+INLINE void vi_store(void *p, struct vi a)
+{
+    _mm512_storeu_si512(p, a.v);
+}
+/* Pairs of 16 bits multiplied, their two products added to 32 bits. */
+INLINE struct vi vi_dot_first(struct vi a, struct vi b)
+{
+    return (struct vi){_mm512_dpwssd_epi32(_mm512_setzero_si512(), a.v, b.v)};
+}
+INLINE struct vi vi_dot(struct vi sum, struct vi a, struct vi b)
+{
+    return (struct vi){_mm512_dpwssd_epi32(sum.v, a.v, b.v)};
 }
 INLINE struct vf vf_abs(struct vf a)
 {
@@ -208,6 +256,10 @@ INLINE void vf_store(float *p, struct vf a)
     _mm256_storeu_ps(p + 8, a.hi);
 }
 INLINE void vf_keep(struct vf *a)
+{
+    __asm__("" : "+x"(a->lo), "+x"(a->hi));
+}
+INLINE void vi_keep(struct vi *a)
 {
     __asm__("" : "+x"(a->lo), "+x"(a->hi));
 }
@@ -310,11 +362,56 @@ INLINE struct vi vi_of_vf(struct vf a)
 {
     return (struct vi){_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)};
 }
-INLINE void vi_to_i8(void *p, struct vi a)
+INLINE __m128i pairs8(__m256i a)
 {
-    const __m128i lo = _mm_packs_epi32(_mm256_castsi256_si128(a.lo), _mm256_extracti128_si256(a.lo, 1));
-    const __m128i hi = _mm_packs_epi32(_mm256_castsi256_si128(a.hi), _mm256_extracti128_si256(a.hi, 1));
-    _mm_storeu_si128(p, _mm_packs_epi16(lo, hi));
+    const __m128i x = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    return _mm_shufflehi_epi16(_mm_shufflelo_epi16(x, 0xd8), 0xd8);
+}
+INLINE void vi_to_pairs(int16_t *p, struct vi a)
+{
+    _mm_storeu_si128((__m128i *)p, pairs8(a.lo));
+    _mm_storeu_si128((__m128i *)p + 1, pairs8(a.hi));
+}
+#define VI_OP2(name, op)                                                                                               \
+    INLINE struct vi name(struct vi a, struct vi b)                                                                    \
+    {                                                                                                                  \
+        return (struct vi){op(a.lo, b.lo), op(a.hi, b.hi)};                                                            \
+    }
+#define VI_SHIFT(name, op)                                                                                             \
+    INLINE struct vi name(struct vi a, int n)                                                                          \
+    {                                                                                                                  \
+        return (struct vi){op(a.lo, n), op(a.hi, n)};                                                                  \
+    }
+VI_OP2(vi_and, _mm256_and_si256)
+VI_OP2(vi_or, _mm256_or_si256)
+VI_OP2(vi_sub16, _mm256_sub_epi16)
+VI_OP2(vi_add32, _mm256_add_epi32)
+VI_SHIFT(vi_left16, _mm256_slli_epi16)
+VI_SHIFT(vi_right16, _mm256_srli_epi16)
+VI_SHIFT(vi_right16_signed, _mm256_srai_epi16)
+INLINE struct vi vi_set16(int x)
+{
+    const __m256i v = _mm256_set1_epi16((short)x);
+    return (struct vi){v, v};
+}
+INLINE struct vi vi_set32(int32_t x)
+{
+    const __m256i v = _mm256_set1_epi32(x);
+    return (struct vi){v, v};
+}
+INLINE struct vi vi_load(const void *p)
+{
+    return (struct vi){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)};
+}
+INLINE void vi_store(void *p, struct vi a)
+{
+    _mm256_storeu_si256(p, a.lo);
+    _mm256_storeu_si256((__m256i *)p + 1, a.hi);
+}
+VI_OP2(vi_dot_first, _mm256_madd_epi16)
+INLINE struct vi vi_dot(struct vi sum, struct vi a, struct vi b)
+{
+    return vi_add32(sum, vi_dot_first(a, b));
 }
 INLINE struct vf vf_abs(struct vf a)
 {

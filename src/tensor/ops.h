@@ -11,7 +11,7 @@
  * (kv_slot = KV_SLOT_NONE in a captured graph's bucket) are computed like any other and write no KV.
  *
  * Activations travel between ops as struct acts: rows of f32, plus, where a following product has quantised weights,
- * the same rows as 8-bit groups. The producer makes the forms that its consumers asked for (weight.wants), so a row is
+ * the same rows as integers in groups. The producer makes the forms that its consumers asked for (weight.wants), so a row is
  * quantised once however many products read it. What a form looks like inside is the backend's business.
  *
  * Calls return at once on an asynchronous device and never fail by themselves: shapes, dtypes and capacities are
@@ -34,7 +34,7 @@ struct acts; /* activations in the backend's forms; made by ops->acts_new */
 /* Forms of activation rows that a product with this weight reads. */
 enum act_form {
     ACT_F32 = 1u << 0, /* float weights, and anything that is not a product */
-    ACT_Q8 = 1u << 1,  /* quantised weights: groups of 32, see cpu/cpu.h for the arithmetic */
+    ACT_Q16 = 1u << 1, /* quantised weights: 16 bits in groups of 32, see cpu/cpu.h for the arithmetic */
     ACT_F16 = 1u << 2, /* float weights on devices whose matrix units take 16-bit inputs only */
     ACT_BF16 = 1u << 3,
 };

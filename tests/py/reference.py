@@ -4,8 +4,8 @@ It takes a config.json (as a dictionary) and the weights by their HF names, and 
 keeps no cache and cuts nothing into blocks: whole matrices, a whole mask, one softmax. The GGUF form of a model holds
 the same numbers, so this one reference serves both forms.
 
-With `eight_bit` the inputs of matrix products are rounded to 8 bits in groups of 32 as quern documents it for quantised
-weights (src/cpu/cpu.h); routers, which stay F32, take exact ones. What remains then is again float rounding, and now
+With `bits` the inputs of matrix products are rounded to that many bits in groups of 32, with 16 as quern documents it
+for quantised weights (src/cpu/cpu.h); routers, which stay F32, take exact ones. What remains then is again float rounding, and now
 and then an input that falls on the other side of a half.
 
 `faults` plants an error by name, so that a test can show that its tolerance would notice:
@@ -125,17 +125,17 @@ def rotate(x, positions, freq, gain):
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 
 
-def eight_bits(x):
-    groups = x.reshape(*x.shape[:-1], -1, 32)
+def rounded_to(bits, x):
+    groups, most = x.reshape(*x.shape[:-1], -1, 32), 2 ** (bits - 1) - 1
     top = np.abs(groups).max(axis=-1, keepdims=True)
     safe = np.where(top == 0, 1, top)
-    return (np.rint(groups * (127 / safe)) * (top / 127)).reshape(x.shape)
+    return (np.rint(groups * (most / safe)) * (top / most)).reshape(x.shape)
 
 
 class Reference:
-    def __init__(self, config, weights, context=None, faults=(), eight_bit=False):
+    def __init__(self, config, weights, context=None, faults=(), bits=None):
         assert set(faults) <= FAULTS, faults
-        self.c, self.faults, self.eight_bit = config, set(faults), eight_bit
+        self.c, self.faults, self.bits = config, set(faults), bits
         self.w = {name: np.asarray(value, dtype=np.float64) for name, value in weights.items()}
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.heads
@@ -151,8 +151,8 @@ class Reference:
         return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps) * gain
 
     def linear(self, x, name):
-        if self.eight_bit and not name.endswith(("mlp.gate", "block_sparse_moe.gate")):
-            x = eight_bits(x)
+        if self.bits and not name.endswith(("mlp.gate", "block_sparse_moe.gate")):
+            x = rounded_to(self.bits, x)
         y = x @ self.w[name + ".weight"].T
         bias = self.w.get(name + ".bias")
         return y if bias is None or "bias" in self.faults else y + bias

@@ -22,7 +22,7 @@ static void every_weight_dtype_of_the_tensor_room_is_bound_and_no_other(void **s
                 e, tensor_view_init(&v, t, 2, shape, bytes, (size_t)512 / info->block_elems * info->block_bytes, &e));
             if (info->flags & DTYPE_IS_WEIGHT) {
                 assert_ok(e, rig.ops->weight_bind(d, &v, 1, &w, &e));
-                assert_int_equal(w.wants, info->flags & DTYPE_IS_QUANTISED ? ACT_Q8 : ACT_F32);
+                assert_int_equal(w.wants, info->flags & DTYPE_IS_QUANTISED ? ACT_Q16 : ACT_F32);
                 assert_true(w.n_out == 2 && w.n_in == 256 && w.n_mats == 1);
                 rig.ops->weight_drop(d, &w);
                 bound++;
@@ -117,7 +117,7 @@ static enum err make_all(const struct ops *ops, struct error *e)
         return err;
     err = ops->weight_bind(d, &v, 1, &w, e);
     if (err == OK)
-        err = ops->acts_new(d, 4, 64, ACT_F32 | ACT_Q8, &a, e);
+        err = ops->acts_new(d, 4, 64, ACT_F32 | ACT_Q16, &a, e);
     if (err == OK)
         err = ops->dev_alloc(d, 100, &p, e);
     ops->dev_free(d, p);
@@ -171,11 +171,11 @@ static void ops_allocate_nothing(void **state)
         struct matrix m;
         float x[8 * 64] = {0}, gain[64] = {0}, scratch[8 * 64], out[8 * 64];
         matrix_make(&m, &rig, d, DTYPE_Q8_0, 1, 64, 64, 1, false);
-        struct acts *a = acts_make(&rig, d, 8, 64, ACT_F32 | ACT_Q8);
+        struct acts *a = acts_make(&rig, d, 8, 64, ACT_F32 | ACT_Q16);
         const uint64_t before = mem_thread_allocs();
         rig.ops->norm(
             d, &(struct norm_args){
-                   .x = x, .n_rows = 8, .n = 64, .gain = gain, .eps = 1e-5f, .forms = ACT_F32 | ACT_Q8, .out = a});
+                   .x = x, .n_rows = 8, .n = 64, .gain = gain, .eps = 1e-5f, .forms = ACT_F32 | ACT_Q16, .out = a});
         rig.ops->project(
             d, &(struct batch){.n_rows = 8}, &(struct project_args){.in = a, .w = &m.w, .scratch = scratch, .x = x});
         rig.ops->logits(d, &(struct logits_args){.in = a, .n_rows = 8, .head = &m.w, .scale = 1.0f, .out = out});

@@ -108,17 +108,17 @@ static void norm_leans_on_neighbour(const float *x, const float *gain, float eps
 }
 
 /* One scale for a tile of rows: never smaller than that of the group before. */
-static void quant_by_tile(const float *x, uint32_t n, int8_t *q, float *scale, int16_t *sum16)
+static void quant_by_tile(const float *x, uint32_t n_groups, const struct groups *to)
 {
-    for (uint32_t g = 0; g < n / ACT_GROUP; g++) {
+    for (uint32_t g = 0; g < n_groups; g++) {
         float v[ACT_GROUP];
         memcpy(v, x + (size_t)g * ACT_GROUP, sizeof v);
         const float most = fabsf(v[0]);
         if (last_seen > most && last_seen < 1e3f)
             v[0] = v[0] < 0 ? -last_seen : last_seen;
         last_seen = most;
-        kernels_ref.quant_groups(
-            v, ACT_GROUP, q + (size_t)g * ACT_GROUP, scale + g, sum16 + (size_t)g * (ACT_GROUP / SUB_GROUP));
+        const struct groups one = groups_from(to, g);
+        kernels_ref.quant_groups(v, 1, &one);
     }
 }
 

@@ -236,34 +236,39 @@ void acts_poison(struct acts *a, int byte)
 {
     const size_t elems = (size_t)a->rows * a->n;
     memset(a->f32, byte, elems * sizeof *a->f32);
-    if (a->forms & ACT_Q8) {
-        memset(a->q, byte ^ 0x66, elems);
-        memset(a->scale, byte, elems / ACT_GROUP * sizeof *a->scale);
-        memset(a->sum16, byte ^ 0x66, elems / SUB_GROUP * sizeof *a->sum16);
+    if (a->forms & ACT_Q16) {
+        const struct groups *g = &a->groups;
+        const size_t n = acts_group(a, a->rows, (a->n / ACT_GROUP - 1) / ACT_BLOCK * ACT_BLOCK);
+        memset(g->q, byte ^ 0x66, n * ACT_GROUP * sizeof *g->q);
+        memset(g->scale, byte, n * sizeof *g->scale);
+        memset(g->sum, byte ^ 0x66, n * sizeof *g->sum);
+        memset(g->sum16, byte ^ 0x66, n * 2 * sizeof *g->sum16);
     }
 }
 
 uint32_t acts_floats(const struct acts *a)
 {
-    return a->n + (a->forms & ACT_Q8 ? a->n / ACT_GROUP : 0);
+    return a->n + (a->forms & ACT_Q16 ? 4 * (a->n / ACT_GROUP) : 0); /* scale, sum, two halves */
 }
 
 uint32_t acts_bytes(const struct acts *a)
 {
-    return a->forms & ACT_Q8 ? a->n + a->n / SUB_GROUP * (uint32_t)sizeof *a->sum16 : 0;
+    return a->forms & ACT_Q16 ? a->n * (uint32_t)sizeof *a->groups.q : 0;
 }
 
 void acts_get(const struct acts *a, uint32_t row, struct result *r, uint32_t to)
 {
     float *f = r->floats + (size_t)to * r->n_floats;
     memcpy(f, a->f32 + (size_t)row * a->n, a->n * sizeof *f);
-    if ((a->forms & ACT_Q8) == 0)
+    if ((a->forms & ACT_Q16) == 0)
         return;
-    const uint32_t groups = a->n / ACT_GROUP, subs = a->n / SUB_GROUP;
     unsigned char *b = r->bytes + (size_t)to * r->n_bytes;
-    memcpy(f + a->n, a->scale + (size_t)row * groups, groups * sizeof *f);
-    memcpy(b, a->q + (size_t)row * a->n, a->n);
-    memcpy(b + a->n, a->sum16 + (size_t)row * subs, subs * sizeof *a->sum16);
+    for (uint32_t i = 0; i < a->n / ACT_GROUP; i++) {
+        const struct groups g = groups_from(&a->groups, acts_group(a, row, i));
+        const float more[4] = {*g.scale, *g.sum, g.sum16[0], g.sum16[1]};
+        memcpy(f + a->n + 4 * (size_t)i, more, sizeof more);
+        memcpy(b + i * ACT_GROUP * sizeof *g.q, g.q, ACT_GROUP * sizeof *g.q);
+    }
 }
 
 void result_make(struct result *r, uint32_t rows, uint32_t n_floats, uint32_t n_bytes)

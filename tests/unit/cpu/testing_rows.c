@@ -61,7 +61,7 @@ static void make_matrices(struct bench *b)
 static void bench_init(struct bench *b, const struct rig *rig, const struct row_check *c, uint32_t threads)
 {
     const uint32_t n = inner_of(c->dtype);
-    const uint32_t forms = n % ACT_GROUP == 0 ? ACT_F32 | ACT_Q8 : ACT_F32;
+    const uint32_t forms = n % ACT_GROUP == 0 ? ACT_F32 | ACT_Q16 : ACT_F32;
     *b = (struct bench){.rig = rig, .c = c, .threads = threads, .poison = POISON_NAN, .h = n, .f = n};
     b->d = rig_open(rig, threads, BATCH_MAX);
     make_matrices(b);

@@ -96,7 +96,7 @@ static void paged_init(struct paged *p, const struct rig *rig, const struct seq_
     matrix_make(&p->wk, rig, p->d, c->weight, 1, kv_n, p->hidden, c->seed + 2, false);
     matrix_make(&p->wv, rig, p->d, c->weight, 1, kv_n, p->hidden, c->seed + 3, true);
     p->in = acts_make(rig, p->d, ROWS_MAX, p->hidden, p->wq.w.wants | ACT_F32);
-    p->out = acts_make(rig, p->d, ROWS_MAX, q_n, q_n % ACT_GROUP == 0 ? ACT_F32 | ACT_Q8 : ACT_F32);
+    p->out = acts_make(rig, p->d, ROWS_MAX, q_n, q_n % ACT_GROUP == 0 ? ACT_F32 | ACT_Q16 : ACT_F32);
     p->gain = room(sizeof(float) * n);
     fill_noise(p->gain, n, c->seed + 4, 1.0f);
     p->rope = room(sizeof(float) * c->len * MAX(c->rope_dims, 2u));
