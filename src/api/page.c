@@ -32,7 +32,10 @@ static const char *type_of(struct str path)
 
 const struct page_file *page_find(struct str path)
 {
-    const struct str wanted = str_is(path, "/") ? STR("/index.html") : path;
+    const struct str below = STR("/web"); /* as the page itself names its files */
+    struct str wanted = str_is(path, "/") ? STR("/index.html") : path;
+    if (str_has_prefix(wanted, STR("/web/")))
+        wanted = (struct str){wanted.p + below.n, wanted.n - below.n};
     for (size_t i = 0; i < n_page_files; i++)
         if (str_is(wanted, page_files[i].path))
             return &page_files[i];

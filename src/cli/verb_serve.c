@@ -16,24 +16,38 @@
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
-#define ABORT_WAIT_MS 5000 /* for the last events of aborted answers to leave */
-#define KEYS_LISTED   32   /* of --api-key */
+#define ABORT_WAIT_MS  5000 /* for the last events of aborted answers to leave */
+#define KEYS_LISTED    32   /* of --api-key */
+#define LOG_RING_LINES 1024
+#define LOG_LATE_NS    (50 * NS_PER_MS)
+
+/* What a server has to say goes through a ring to a thread of its own: a standard error that nobody reads must not
+ * stop the network threads. Lines that find the ring full are counted and the count is reported. */
+struct serve_log {
+    struct log out, log; /* the descriptor's; the ring that everybody writes to */
+    struct wake wake;
+    pthread_t thread;
+    atomic_bool stop;
+    bool has_out, has_ring, has_thread;
+};
 
 struct serve {
+    struct serve_log log; /* first: its rings are aligned */
     const struct options *o;
     struct clock clock;
-    struct log log;
-    bool has_log;
     struct server *server;
     struct serving *serving;
     struct fake_runner_options fake;
     char path[PATH_BYTES_MAX], copies[PATH_BYTES_MAX], said[256];
+    char name[MODEL_NAME_BYTES_MAX]; /* what clients call it */
     char key_text[KEYS_LISTED * 64];
     const char *keys[KEYS_LISTED];
     size_t n_keys;
@@ -84,6 +98,53 @@ static void wait_for_signal(int ms)
         return; /* somebody else read it: the counters say what happened */
 }
 
+/* ---- the log ---- */
+
+static void *run_log(void *arg)
+{
+    struct serve_log *l = arg;
+    while (!atomic_load(&l->stop)) {
+        log_drain(&l->log);
+        (void)wake_wait(&l->wake, LOG_LATE_NS); /* late by that much at most */
+    }
+    log_drain(&l->log);
+    return NULL;
+}
+
+static enum err log_open(struct serve_log *l, const struct options *o, const struct clock *clock, struct error *e)
+{
+    const struct log_levels levels = {.base = (enum log_level)o->log_level};
+    sigset_t all, old;
+    TRY(log_init(&l->out, STDERR_FILENO, (enum log_format)o->log_format, &levels, clock, e));
+    l->has_out = true;
+    TRY(wake_init(&l->wake, e));
+    TRY(log_init_ring(&l->log, &l->out, LOG_RING_LINES, NULL, e));
+    l->has_ring = true;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    l->has_thread = pthread_create(&l->thread, NULL, run_log, l) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return l->has_thread ? OK : FAIL(e, ERR_IO, "no thread for the log");
+}
+
+/* False: the thread hangs in a write that nobody reads; the process ends without it. */
+static bool log_close(struct serve_log *l)
+{
+    struct timespec end;
+    atomic_store(&l->stop, true);
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 1;
+    if (l->has_thread && pthread_timedjoin_np(l->thread, NULL, &end) != 0)
+        return false;
+    if (l->has_ring)
+        log_fini(&l->log);
+    if (l->has_out) {
+        wake_fini(&l->wake);
+        log_fini(&l->out);
+    }
+    return true;
+}
+
 /* ---- opening ---- */
 
 enum err verb_serve_check(const struct options *o, struct error *e)
@@ -116,10 +177,8 @@ static enum err split_keys(struct serve *v, struct error *e)
 static enum err open_server(struct serve *v, struct error *e)
 {
     const struct options *o = v->o;
-    const struct log_levels levels = {.base = (enum log_level)o->log_level};
     clock_init(&v->clock);
-    TRY(log_init(&v->log, STDERR_FILENO, (enum log_format)o->log_format, &levels, &v->clock, e));
-    v->has_log = true;
+    TRY(log_open(&v->log, o, &v->clock, e));
     TRY(split_keys(v, e));
     const struct server_options so = {.host = o->host,
         .port = (uint16_t)o->port,
@@ -140,7 +199,7 @@ static enum err open_server(struct serve *v, struct error *e)
         .ping_s = (uint32_t)o->ping_s,
         .no_page = !o->page,
         .access_log = o->access_log,
-        .log = &v->log,
+        .log = &v->log.log,
         .clock = &v->clock};
     return server_open(&so, &v->server, e);
 }
@@ -190,13 +249,32 @@ static enum err open_model(struct serve *v, struct error *e)
     return serving_open(v->serving, &so, e);
 }
 
+/* A model of the cache goes by its name there: the folder below models/. Otherwise by its file's. */
+static void name_it(struct serve *v)
+{
+    const struct str path = str_of(v->path);
+    snprintf(v->name, sizeof v->name, "%s", v->serving->name);
+    size_t n = v->copies[0] != '\0' ? strlen(v->copies) - strlen("vocab") : 0; /* the cache, with its slash */
+    const struct str models = STR("models/");
+    if (n == 0 || path.n < n + models.n || memcmp(path.p, v->copies, n) != 0 ||
+        memcmp(path.p + n, models.p, models.n) != 0)
+        return;
+    const char *folder = v->path + n + models.n, *end = strchr(folder, '/');
+    const struct str name = {folder, end != NULL ? (size_t)(end - folder) : strlen(folder)};
+    if (name.n > 0 && name.n < sizeof v->name)
+        str_show(name, v->name, sizeof v->name);
+}
+
 static enum err attach(struct serve *v, struct error *e)
 {
     const struct options *o = v->o;
-    const char *const own[] = {v->serving->name};
+    name_it(v);
+    const char *const own[] = {v->name, v->serving->name};
     const struct server_model m = {.serving = v->serving,
         .names = o->served_names.n > 0 ? o->served_names.v : own,
-        .n_names = o->served_names.n > 0 ? o->served_names.n : 1};
+        .n_names = o->served_names.n > 0         ? o->served_names.n
+                   : strcmp(own[0], own[1]) == 0 ? 1
+                                                 : 2};
     return server_attach(v->server, &m, e);
 }
 
@@ -206,7 +284,7 @@ static void say_ready(const struct serve *v, uint64_t start_ns)
 {
     const struct serving *sv = v->serving;
     note(v->o, "quern: serving %s at %s (%s, context %u, %u KV blocks of %u tokens, ready in %.2f s)",
-        v->o->served_names.n > 0 ? v->o->served_names.v[0] : sv->name, server_url(v->server),
+        v->o->served_names.n > 0 ? v->o->served_names.v[0] : v->name, server_url(v->server),
         v->o->fake_step_us != OPTION_UNSET ? "made-up tokens" : sv->ops->name, sv->fit.context, sv->n_blocks,
         sv->block_tokens, (double)(clock_now(&v->clock) - start_ns) / 1e9);
 }
@@ -216,9 +294,9 @@ static void reload(struct serve *v)
     struct error e = {0};
     server_notify("RELOADING=1");
     if (server_reload(v->server, &e) != OK)
-        LOG(&v->log, LOG_ERROR, "http", "reload failed, the old keys stay", log_cstr("why", e.text));
+        LOG(&v->log.log, LOG_ERROR, "http", "reload failed, the old keys stay", log_cstr("why", e.text));
     else
-        LOG(&v->log, LOG_INFO, "http", "keys and certificate read again");
+        LOG(&v->log.log, LOG_INFO, "http", "keys and certificate read again");
     server_notify("READY=1");
 }
 
@@ -228,7 +306,7 @@ static void drain(struct serve *v)
     const uint64_t end_ns = clock_now(&v->clock) + v->o->shutdown_s * NS_PER_S;
     server_notify("STOPPING=1");
     server_drain(v->server);
-    LOG(&v->log, LOG_INFO, "http", "draining", log_u64("answers", server_busy(v->server)));
+    LOG(&v->log.log, LOG_INFO, "http", "draining", log_u64("answers", server_busy(v->server)));
     while (server_busy(v->server) > 0 && atomic_load(&n_stops) < 2 && clock_now(&v->clock) < end_ns)
         wait_for_signal(20);
     engine_abort(v->serving->engine);
@@ -255,7 +333,7 @@ static enum err serve(struct serve *v, struct error *e)
         if (engine_state(v->serving->engine) == ENGINE_FAILED && !told) {
             struct error why = {0};
             engine_error(v->serving->engine, &why);
-            LOG(&v->log, LOG_ERROR, "engine", "failed; every request is told 503", log_cstr("why", why.text));
+            LOG(&v->log.log, LOG_ERROR, "engine", "failed; every request is told 503", log_cstr("why", why.text));
             told = true;
         }
     }
@@ -266,9 +344,10 @@ static enum err serve(struct serve *v, struct error *e)
 enum err verb_serve(const struct options *o, struct out *out, struct error *e)
 {
     (void)out;
-    struct serve *v = mem_zalloc(sizeof *v);
+    struct serve *v = mem_aligned(CACHE_LINE, sizeof *v);
     if (v == NULL)
         return FAIL(e, ERR_NOMEM, "no memory to serve");
+    memset(v, 0, sizeof *v);
     v->o = o;
     enum err err = open_server(v, e);
     if (err == OK)
@@ -279,8 +358,7 @@ enum err verb_serve(const struct options *o, struct out *out, struct error *e)
     if (v->serving != NULL)
         serving_close(v->serving);
     mem_free(v->serving);
-    if (v->has_log)
-        log_fini(&v->log);
-    mem_free(v);
+    if (log_close(&v->log))
+        mem_free(v);
     return err;
 }
