@@ -121,7 +121,7 @@ void sched_sweep(struct sched *s, uint64_t now);
 
 /* Write the next step into plan (reset by the callee). False: nothing to compute now. flying: a step has been launched
  * and not committed. Sequences admitted, preempted and grown here are so from now on: a plan that was written must be
- * launched (sched_launched) or the engine has failed. */
+ * launched, or the engine has failed. */
 bool sched_plan(struct sched *s, uint64_t now, bool flying, struct plan *plan);
 
 /* The step's tokens are here: append, publish blocks, match stops, end. Frees the fence plan->step. */

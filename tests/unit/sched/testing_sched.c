@@ -127,10 +127,11 @@ static uint64_t cost_of(const struct world *w, const struct plan *p)
 static void commit(struct world *w, uint32_t which)
 {
     const struct plan *p = w->plans[which];
+    const uint64_t cost = cost_of(w, p);
     const struct step_result result = {
         .step = p->step, .cost_ns = cost_of(w, p), .n = w->n_tokens[which], .tokens = w->tokens[which]};
-    w->now += result.cost_ns;
-    w->last_cost = result.cost_ns;
+    w->now += cost;
+    w->last_cost = cost;
     sched_commit(w->s, p, &result, w->now);
     if (w->on_commit != NULL)
         w->on_commit(w, p);
@@ -278,6 +279,7 @@ struct world_options world_options_default(void)
         .base_ns = 1000000,
         .row_ns = 10000,
         .row_context_ns = 1,
+        .told = 1,
         .check_every_step = true};
     o.sched.max_num_seqs = 8;
     o.sched.max_batched_tokens = 64;
