@@ -19,7 +19,7 @@
 #define CLASS_SAMPLES_MAX 32 /* the window of the running means */
 #define OUTLIER_FACTOR    3.0
 #define TRUSTED_SAMPLES   3 /* of a class, before it corrects the fit */
-#define REFIT_EVERY       8 /* samples, once there are enough */
+#define REFIT_EVERY       8 /* samples, when they tell nothing new */
 #define N_COEFFICIENTS    3
 
 static uint32_t class_of(double rows, double row_context)
@@ -128,7 +128,7 @@ void cost_observe(struct cost *c, double rows, double row_context, double ns)
     /* a seed is better than a fit through one class */
     if (c->is_seeded && c->n_used < 2)
         return;
-    if (c->is_seeded || c->n_samples < CLASS_SAMPLES_MAX || c->n_samples % REFIT_EVERY == 0)
+    if (c->is_seeded || k->n <= TRUSTED_SAMPLES || c->n_samples % REFIT_EVERY == 0)
         refit(c);
     c->is_seeded = false;
 }

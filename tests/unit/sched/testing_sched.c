@@ -128,8 +128,10 @@ static void commit(struct world *w, uint32_t which)
 {
     const struct plan *p = w->plans[which];
     const uint64_t cost = cost_of(w, p);
-    const struct step_result result = {
-        .step = p->step, .cost_ns = cost_of(w, p), .n = w->n_tokens[which], .tokens = w->tokens[which]};
+    const struct step_result result = {.step = p->step,
+        .cost_ns = (uint64_t)(w->o.told * (double)cost),
+        .n = w->n_tokens[which],
+        .tokens = w->tokens[which]};
     w->now += cost;
     w->last_cost = cost;
     sched_commit(w->s, p, &result, w->now);
