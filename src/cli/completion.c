@@ -6,11 +6,6 @@
 
 #include <string.h>
 
-static bool wants_file(const struct option_row *row)
-{
-    return row->value != NULL && (strcmp(row->value, "FILE") == 0 || strcmp(row->value, "DIR") == 0);
-}
-
 static void add_option_words(struct out *out, const char *verb)
 {
     const struct option_table t = options_table();
@@ -35,7 +30,7 @@ static void bash_value_case(struct out *out, const struct option_row *row)
         for (size_t i = 0; i < option_choices(row); i++)
             out_printf(out, "%s%s", i > 0 ? " " : "", row->choices[i]);
         out_text(out, "' -- \"$word\"))\n");
-    } else if (wants_file(row))
+    } else if (option_is_path(row))
         out_printf(
             out, "        COMPREPLY=($(compgen -%s -- \"$word\"))\n", strcmp(row->value, "DIR") == 0 ? "d" : "f");
     out_text(out, "        return ;;\n");
@@ -108,7 +103,7 @@ static void zsh_option(struct out *out, const struct option_row *row)
     } else if (row->type != OPTION_BOOL) {
         out_text(out, ":");
         zsh_text(out, row->value);
-        out_text(out, wants_file(row) ? ":_files" : ": ");
+        out_text(out, option_is_path(row) ? ":_files" : ": ");
     }
     out_text(out, "' \\\n");
 }

@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool name_eq(struct str typed, const char *name)
@@ -79,6 +80,33 @@ void options_fini(struct options_parse *p)
 {
     mem_free(p->file_text);
     p->file_text = NULL;
+    for (size_t i = 0; i < p->table.n; i++)
+        mem_free(p->expanded[i]);
+    memset(p->expanded, 0, sizeof p->expanded);
+}
+
+bool option_is_path(const struct option_row *row)
+{
+    return row->value != NULL && (strcmp(row->value, "FILE") == 0 || strcmp(row->value, "DIR") == 0);
+}
+
+/* No shell has seen what stands in a config file, and none expands --name=~/x; everybody means the home folder. */
+static enum err expand_home(struct options_parse *p, const struct option_row *row, const char **text, struct error *e)
+{
+    if (row->type != OPTION_STR || !option_is_path(row) || strncmp(*text, "~/", 2) != 0)
+        return OK;
+    const char *home = getenv("HOME");
+    if (home == NULL || home[0] == '\0')
+        return FAIL(e, ERR_INVALID, "option --%s: '~/' stands for the home folder, and HOME is not set", row->name);
+    const size_t n = strlen(home) + strlen(*text); /* the NUL takes the place of the '~' */
+    char *path = mem_alloc(n);
+    if (path == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for a path of %zu bytes", n);
+    snprintf(path, n, "%s%s", home, *text + 1);
+    char **const slot = &p->expanded[row - p->table.rows];
+    mem_free(*slot);
+    *text = *slot = path;
+    return OK;
 }
 
 enum err options_unknown(struct option_table t, struct str name, struct error *e)
@@ -120,6 +148,7 @@ enum err options_set(
     if (row->type == OPTION_LIST && *was < (unsigned char)origin) /* values of one source add up, sources do not */
         ((struct option_list *)(void *)((char *)p->values + row->field))->n = 0;
     *was = (unsigned char)origin;
+    TRY(expand_home(p, row, &text, e));
     return option_store(row, text, p->values, e);
 }
 

@@ -3,10 +3,12 @@
 
 #include "cli/cli.h"
 
+#include <stdlib.h>
+
 struct values {
     bool flag, tail; /* tail comes last: a write past a field would show */
     uint64_t count;
-    const char *name;
+    const char *name, *folder;
     struct option_list items;
 };
 
@@ -22,6 +24,7 @@ static const struct option_row rows[] = {
         .value = "N",
         .help = "."},
     {.name = "name", .type = OPTION_STR, .field = FIELD(name), .value = "TEXT", .verbs = "inspect", .help = "."},
+    {.name = "folder", .type = OPTION_STR, .field = FIELD(folder), .value = "DIR", .help = "."},
     {.name = "item", .type = OPTION_LIST, .field = FIELD(items), .value = "X", .help = "."},
     {.name = "config", .type = OPTION_BOOL, .field = FIELD(tail), .cli_only = true, .help = "."},
 };
@@ -126,6 +129,27 @@ static void sections_must_be_verbs_and_options_must_fit_them(void **state UNUSED
     assert_ok(e, parse(&e, NULL, "version", "name = a\n")); /* at the top: for whoever takes it */
 }
 
+static void a_tilde_before_a_path_is_the_home_folder(void **state UNUSED)
+{
+    assert_int_equal(setenv("HOME", "/home/ada", 1), 0);
+    assert_ok(e, parse(&e, NULL, "inspect", "folder = ~/models\nname = ~/models\nitem = ~/x\n"));
+    assert_string_equal(v.folder, "/home/ada/models");
+    assert_string_equal(v.name, "~/models"); /* not a path */
+    assert_string_equal(v.items.v[0], "~/x");
+    options_fini(&p);
+    assert_ok(e, parse(&e, NULL, "inspect", "folder = ~/a\n[inspect]\nfolder = \"~/b c\"\n[help]\nfolder = ~/d\n"));
+    assert_string_equal(v.folder, "/home/ada/b c");
+    options_fini(&p);
+    assert_ok(e, parse(&e, "--folder=~/", "inspect", "folder = ~/models\n"));
+    assert_string_equal(v.folder, "/home/ada/");
+    options_fini(&p);
+    assert_ok(e, parse(&e, NULL, "inspect", "folder = ~ada/models\n"));
+    assert_string_equal(v.folder, "~ada/models");
+    assert_int_equal(unsetenv("HOME"), 0);
+    assert_fails(e, ERR_INVALID, "line 1: option --folder: '~/' stands for the home folder, and HOME is not set",
+        parse(&e, NULL, "inspect", "folder = ~/models\n"));
+}
+
 static void a_nul_byte_is_refused(void **state UNUSED)
 {
     memset(&v, 0, sizeof v);
@@ -152,6 +176,7 @@ int main(void)
         cmocka_unit_test(the_command_line_wins_over_section_over_top),
         cmocka_unit_test(mistakes_name_the_line),
         cmocka_unit_test(sections_must_be_verbs_and_options_must_fit_them),
+        cmocka_unit_test(a_tilde_before_a_path_is_the_home_folder),
         cmocka_unit_test(a_nul_byte_is_refused),
         cmocka_unit_test(a_file_that_is_not_there_is_named),
     };
