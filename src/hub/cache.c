@@ -1,8 +1,9 @@
 /* The cache on disk: folders, manifests, finding, listing, removing. See hub.h for the layout.
  *
  * Reading is tolerant and bounded: a folder that is not ours is passed over, a manifest that cannot be read makes its
- * entry "damaged" and nothing else. Removing is strict: only a valid name below models/ or partial/, no link followed,
- * the manifest first, so that an entry half removed is no longer found. */
+ * entry "damaged" and nothing else. Removing is strict: only a valid name below models/ or partial/, no link followed.
+ * An entry is first renamed to partial/.gone-NAME, which is nobody's name, so that a reader finds the whole of it or
+ * nothing; what a removal that was cut short left there goes with the next pull or removal of that name. */
 #include "base/buf.h"
 #include "base/json.h"
 #include "hub/hub_int.h"
@@ -29,23 +30,28 @@ static enum err place(
     const struct hub *h, const char *kind, const char *name, const char *suffix, char *out, struct error *e)
 {
     char leaf[HUB_NAME_MAX + 64];
-    snprintf(leaf, sizeof leaf, "%s/%s%s", kind, name, suffix);
+    snprintf(leaf, sizeof leaf, "%s%s%s", kind, name, suffix);
     return path_join(out, h->cache, leaf, e);
 }
 
 enum err cache_models_dir(const struct hub *h, const char *name, char *out, struct error *e)
 {
-    return place(h, "models", name, "", out, e);
+    return place(h, "models/", name, "", out, e);
 }
 
 enum err cache_partial_dir(const struct hub *h, const char *name, char *out, struct error *e)
 {
-    return place(h, "partial", name, "", out, e);
+    return place(h, "partial/", name, "", out, e);
+}
+
+enum err cache_gone_dir(const struct hub *h, const char *name, char *out, struct error *e)
+{
+    return place(h, "partial/.gone-", name, "", out, e);
 }
 
 enum err cache_lock_path(const struct hub *h, const char *name, char *out, struct error *e)
 {
-    return place(h, "locks", name, ".lock", out, e);
+    return place(h, "locks/", name, ".lock", out, e);
 }
 
 /* --- manifests --- */
@@ -286,7 +292,6 @@ static enum err remove_below(int fd, int depth, const char *shown, uint64_t *byt
         close(fd);
         return FAIL(e, ERR_LIMIT, "%s is nested deeper than %d folders", shown, HUB_TREE_DEPTH_MAX);
     }
-    unlinkat(fd, MANIFEST_NAME, 0); /* from here on nobody finds the entry */
     DIR *d = fdopendir(fd);
     if (d == NULL) {
         close(fd);
@@ -327,15 +332,31 @@ enum err tree_remove(const char *path, uint64_t *bytes, struct error *e)
     return OK;
 }
 
+/* Out of sight, then off the disk. */
+static enum err remove_entry(const char *dir, const char *gone, uint64_t *bytes, struct error *e)
+{
+    TRY(tree_remove(gone, bytes, e)); /* a removal that was cut short */
+    struct stat st;
+    if (hub_sys_fails(EIO) || lstat(dir, &st) != 0)
+        return errno == ENOENT ? OK : fail_errno(e, "cannot stat", dir);
+    if (!S_ISDIR(st.st_mode))
+        return FAIL(e, ERR_IO, "%s is a link or a file, not an entry of the cache", dir);
+    TRY(file_rename(dir, gone, e));
+    return tree_remove(gone, bytes, e);
+}
+
 static enum err remove_named(struct hub *h, const char *name, uint64_t *bytes, struct error *e)
 {
-    char models[PATH_BYTES_MAX], partial[PATH_BYTES_MAX], path[PATH_BYTES_MAX];
+    char models[PATH_BYTES_MAX], partial[PATH_BYTES_MAX], gone[PATH_BYTES_MAX], path[PATH_BYTES_MAX];
     struct file_lock lock;
     struct error busy = {0};
     TRY(cache_models_dir(h, name, models, e));
     TRY(cache_partial_dir(h, name, partial, e));
-    if (!file_is_dir(models) && !file_is_dir(partial))
+    TRY(cache_gone_dir(h, name, gone, e));
+    if (!file_is_dir(models) && !file_is_dir(partial) && !file_is_dir(gone))
         return FAIL(e, ERR_NOT_FOUND, "there is no '%s' in %s", name, h->cache);
+    TRY(path_join(path, h->cache, "partial", e));
+    TRY(file_make_dirs(path, e));
     TRY(path_join(path, h->cache, "locks", e));
     TRY(file_make_dirs(path, e));
     TRY(cache_lock_path(h, name, path, e));
@@ -344,9 +365,9 @@ static enum err remove_named(struct hub *h, const char *name, uint64_t *bytes, s
         return FAIL(e, err, "'%s' is being pulled by another process", name);
     if (err != OK)
         return FAIL(e, err, "%s", busy.text);
-    err = tree_remove(models, bytes, e);
+    err = remove_entry(models, gone, bytes, e);
     if (err == OK)
-        err = tree_remove(partial, bytes, e);
+        err = remove_entry(partial, gone, bytes, e);
     file_lock_give(&lock);
     return err;
 }
@@ -431,6 +452,8 @@ static enum err list_one(void *ctx, const char *dir, const char *name, struct er
         if (err != OK)
             m = (struct manifest){.source = "", .open = ""};
     }
+    if (entry.state != HUB_READY && !file_is_dir(dir)) /* removed or finished since the folder was read */
+        return OK;
     entry.n_file = (uint32_t)m.n_file;
     entry.time_s = m.time_s;
     for (size_t i = 0; i < m.n_file; i++)

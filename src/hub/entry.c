@@ -85,6 +85,10 @@ enum err entry_begin(struct entry *t, const struct hub *h, const char *name, str
         err = path_join(ready, t->staging, ".ready", e);
     if (err == OK)
         err = tree_remove(ready, &freed, e); /* a commit that was cut short */
+    if (err == OK)
+        err = cache_gone_dir(h, name, ready, e);
+    if (err == OK)
+        err = tree_remove(ready, &freed, e); /* a removal that was cut short */
     if (err != OK)
         entry_end(t);
     return err;

@@ -14,6 +14,7 @@
  *   models/NAME/manifest.json   what the entry is: source, revision, file sizes and SHA-256, time
  *   models/NAME/FILE...         a folder here is complete and checked: it is renamed into place as one
  *   partial/NAME/FILE.part      a download that can go on, with FILE.part.json saying which bytes it holds
+ *   partial/.gone-NAME          an entry on its way off the disk
  *   locks/NAME.lock             held while NAME is pulled or removed; the file stays
  * NAME is [A-Za-z0-9._-]+: "owner--repo[--file stem]" for Hugging Face, "stem-xxxxxxxx" (a hash of the URL) for https.
  *

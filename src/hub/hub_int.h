@@ -103,6 +103,7 @@ struct manifest {
 
 enum err cache_models_dir(const struct hub *h, const char *name, char *out, struct error *e) MUST_CHECK;
 enum err cache_partial_dir(const struct hub *h, const char *name, char *out, struct error *e) MUST_CHECK;
+enum err cache_gone_dir(const struct hub *h, const char *name, char *out, struct error *e) MUST_CHECK;
 enum err cache_lock_path(const struct hub *h, const char *name, char *out, struct error *e) MUST_CHECK;
 
 /* Strings of *m live in the arena. */

@@ -3,11 +3,13 @@
 import ctypes
 import hashlib
 import io
+import json
 import os
 import pathlib
 import random
 import subprocess
 import sys
+import threading
 import zipfile
 
 import pytest
@@ -292,6 +294,43 @@ def test_a_damaged_entry_is_shown_not_used_and_pulled_anew(hub, server):
     assert hub.list()[0]["state"] == "damaged"
     assert hub.pull("hf:o/r").path.read_bytes() == DATA
     assert hub.list()[0]["state"] == "ready"
+
+
+def big_entry(hub, name, files=400):
+    """An entry as pull leaves one, of so many files that removing it takes a while."""
+    folder = hub.cache / "models" / name
+    folder.mkdir(parents=True)
+    listed = []
+    for i in range(files):
+        (folder / f"f{i}").write_bytes(b"x")
+        listed.append({"name": f"f{i}", "bytes": 1, "sha256": "0" * 64})
+    (folder / "manifest.json").write_text(json.dumps({"source": "here", "open": "", "time": 1, "files": listed}))
+
+
+def test_a_list_beside_a_removal_shows_the_whole_entry_or_none(hub, tmp_path):
+    seen = set()
+    for _ in range(5):
+        big_entry(hub, "x")
+        other = Hub(hub.cache, tmp_path / "other")
+        removal = threading.Thread(target=other.remove, args=("x",))
+        seen |= {entry["state"] for entry in hub.list()}
+        removal.start()
+        while removal.is_alive():
+            seen |= {entry["state"] for entry in hub.list()}
+        removal.join()
+        assert hub.list() == [] and list((hub.cache / "partial").iterdir()) == []
+    assert seen == {"ready"}
+
+
+def test_a_removal_that_was_cut_short_is_not_seen_and_goes_with_the_next(hub, server):
+    server.repository("o/r", {"m.gguf": DATA})
+    gone = hub.cache / "partial" / ".gone-o--r--m"
+    for finish in (lambda: hub.remove("o--r--m"), lambda: hub.pull("hf:o/r")):
+        (gone / "below").mkdir(parents=True)
+        (gone / "below" / "m.gguf").write_bytes(DATA)
+        assert hub.list() == [] and hub.resolve("hf:o/r").code == "NOT_FOUND"
+        assert finish().code == "OK"
+        assert not gone.exists()
 
 
 # --- wheels ---
