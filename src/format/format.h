@@ -43,8 +43,9 @@ struct model_part {
 
 struct model_source; /* an open model: its files, tensors and metadata */
 
-/* Open a .gguf file (any part of a split set opens all of it), a .safetensors file, or an HF folder. Reads headers
- * only. The error starts with the file's path and names the byte offset or the field. */
+/* Open a .gguf file (any part of a split set opens all of it), a .safetensors file, an HF folder, or a folder that
+ * holds one GGUF model and then stands for that file. Reads headers only. The error starts with the file's path and
+ * names the byte offset or the field. */
 enum err model_source_open(const char *path, struct model_source **out, struct error *e) MUST_CHECK;
 void model_source_close(struct model_source *s); /* NULL is fine */
 

@@ -87,6 +87,15 @@ void gguf_free(struct gguf *g);
 
 /* gguf_split.c: open path and, when it belongs to a split set, all files of the set. */
 enum err gguf_source_open(struct model_source *s, struct error *e) MUST_CHECK;
+struct split_name {
+    size_t prefix; /* bytes of the path before the suffix; the suffix is absent when no is 0 */
+    uint32_t no;   /* from 1 */
+    uint32_t count;
+};
+struct split_name split_name_of(const char *path);
+
+/* gguf_folder.c: the one .gguf model of a folder. ERR_NOT_FOUND, without a text, when there is none. */
+enum err gguf_folder_pick(const char *folder, char path[PATH_BYTES_MAX], struct error *e) MUST_CHECK;
 
 /* gguf_fields.c: bytes of one element, 0 for strings and arrays. */
 uint32_t gguf_type_bytes(enum gguf_type t);
@@ -102,6 +111,7 @@ enum err safetensors_header_read(
     struct model_source *s, struct source_part *p, struct str json, struct error *e) MUST_CHECK;
 
 /* hf_folder.c. */
+bool hf_folder_has_weights(const char *folder);                              /* by name alone */
 enum err hf_folder_open(struct model_source *s, struct error *e) MUST_CHECK; /* s->path is a folder */
 enum err hf_file_open(struct model_source *s, struct error *e) MUST_CHECK;   /* s->path is a .safetensors file */
 /* The real path of a file of the folder. ERR_INVALID for a name that is not plain or a link that leads out. */

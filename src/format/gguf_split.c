@@ -12,12 +12,6 @@
 
 #define SPLIT_SUFFIX_BYTES (sizeof "-00001-of-00002.gguf" - 1)
 
-struct split_name {
-    size_t prefix; /* bytes of the path before the suffix; the suffix is absent when no is 0 */
-    uint32_t no;   /* from 1 */
-    uint32_t count;
-};
-
 static bool read_digits(const char *p, uint32_t *out)
 {
     *out = 0;
@@ -29,7 +23,7 @@ static bool read_digits(const char *p, uint32_t *out)
     return true;
 }
 
-static struct split_name split_name_of(const char *path)
+struct split_name split_name_of(const char *path)
 {
     struct split_name name = {0};
     const size_t n = strlen(path);

@@ -183,9 +183,17 @@ static enum err index_open(struct model_source *s, const char *path, struct erro
     return err;
 }
 
+static const char index_name[] = "model.safetensors.index.json", file_name[] = "model.safetensors";
+
+bool hf_folder_has_weights(const char *folder)
+{
+    char path[PATH_BYTES_MAX];
+    return (path_join(path, folder, file_name, NULL) == OK && file_is_regular(path)) ||
+           (path_join(path, folder, index_name, NULL) == OK && file_is_regular(path));
+}
+
 enum err hf_folder_open(struct model_source *s, struct error *e)
 {
-    static const char index_name[] = "model.safetensors.index.json", file_name[] = "model.safetensors";
     char path[PATH_BYTES_MAX];
     s->folder = mem_copy_str(str_of(s->path));
     if (s->folder == NULL)
@@ -200,7 +208,8 @@ enum err hf_folder_open(struct model_source *s, struct error *e)
     mine = (struct error){0};
     err = hf_path_resolve(s->folder, STR(file_name), path, &mine);
     if (err == ERR_NOT_FOUND)
-        return FAIL(e, ERR_NOT_FOUND, "%s has neither %s nor %s", s->path, file_name, index_name);
+        return FAIL(
+            e, ERR_NOT_FOUND, "%s holds no model: neither %s nor %s nor a .gguf file", s->path, file_name, index_name);
     if (err != OK)
         return FAIL(e, err, "%s", mine.text);
     struct source_part *p;

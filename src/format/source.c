@@ -215,12 +215,29 @@ static enum err file_kind(const char *path, enum model_kind *kind, struct error 
     return OK;
 }
 
+/* An HF folder, or one that holds a GGUF model and then stands for that file. */
+static enum err folder_open(struct model_source *s, struct error *e)
+{
+    char path[PATH_BYTES_MAX];
+    s->kind = MODEL_SAFETENSORS;
+    const enum err err = hf_folder_has_weights(s->path) ? ERR_NOT_FOUND : gguf_folder_pick(s->path, path, e);
+    if (err == ERR_NOT_FOUND)
+        return hf_folder_open(s, e);
+    TRY(err);
+    char *copy = mem_copy_str(str_of(path));
+    if (copy == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory to open %s", path);
+    mem_free(s->path);
+    s->path = copy;
+    s->kind = MODEL_GGUF;
+    return gguf_source_open(s, e);
+}
+
 static enum err source_open(struct model_source *s, struct error *e)
 {
-    if (file_is_dir(s->path)) {
-        s->kind = MODEL_SAFETENSORS;
-        TRY(hf_folder_open(s, e));
-    } else {
+    if (file_is_dir(s->path))
+        TRY(folder_open(s, e));
+    else {
         TRY(file_kind(s->path, &s->kind, e));
         if (s->kind == MODEL_GGUF)
             TRY(gguf_source_open(s, e));

@@ -136,6 +136,71 @@ static void too_many_parts_are_refused_before_any_is_opened(void **state)
         e, ERR_LIMIT, "99999 files; the limit is", model_source_open(maker_path("big-00001-of-99999.gguf"), &s, &e));
 }
 
+static void opens_as(const char *folder, const char *file)
+{
+    struct model_source *s;
+    assert_ok(e, model_source_open(maker_path(folder), &s, &e));
+    assert_int_equal(model_source_kind(s), MODEL_GGUF);
+    assert_true(str_has_suffix(str_of(model_source_path(s)), str_of(file)));
+    model_source_close(s);
+}
+
+static void a_folder_with_one_model_is_that_model(void **state)
+{
+    (void)state;
+    struct model_source *s;
+    assert_int_equal(mkdir(maker_path("one"), 0700), 0);
+    assert_fails(e, ERR_NOT_FOUND, "nor a .gguf file", model_source_open(maker_path("one"), &s, &e));
+    put_part("one/m-00002-of-00002.gguf", (struct part_options){1, 2, 2, "two", false});
+    put_part("one/m-00001-of-00002.gguf", (struct part_options){0, 2, 2, "one", true});
+    maker_put_text("one/mmproj-m.gguf", "not looked at");
+    maker_put_text("one/.hidden.gguf", "not looked at");
+    maker_put_text("one/README.md", "not looked at");
+    opens_as("one", "one/m-00001-of-00002.gguf");
+    opens_as("one/", "/m-00001-of-00002.gguf");
+    assert_int_equal(unlink(maker_path("one/m-00001-of-00002.gguf")), 0);
+    assert_fails(e, ERR_NOT_FOUND, "m-00001-of-00002.gguf", model_source_open(maker_path("one"), &s, &e));
+}
+
+static void a_folder_with_several_models_names_them(void **state)
+{
+    (void)state;
+    struct model_source *s;
+    char name[32];
+    assert_int_equal(mkdir(maker_path("many"), 0700), 0);
+    put_part("many/b.gguf", (struct part_options){0, 1, 1, "one", true});
+    opens_as("many", "many/b.gguf");
+    maker_put_text("many/a-00001-of-00002.gguf", "");
+    maker_put_text("many/a-00002-of-00002.gguf", "");
+    assert_fails(e, ERR_INVALID, "name one of its files: a-00001-of-00002.gguf, b.gguf",
+        model_source_open(maker_path("many"), &s, &e));
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof name, "many/c%02d.gguf", i);
+        maker_put_text(name, "");
+    }
+    assert_fails(e, ERR_INVALID, ", ...", model_source_open(maker_path("many"), &s, &e));
+}
+
+static void weights_of_the_other_kind_come_first(void **state)
+{
+    (void)state;
+    struct model_source *s;
+    assert_int_equal(mkdir(maker_path("both"), 0700), 0);
+    put_part("both/m.gguf", (struct part_options){0, 1, 1, "one", true});
+    maker_put_text("both/model.safetensors", "broken");
+    assert_fails(e, ERR_FORMAT, "model.safetensors", model_source_open(maker_path("both"), &s, &e));
+}
+
+static void a_file_that_links_out_of_its_folder_is_refused(void **state)
+{
+    (void)state;
+    struct model_source *s;
+    assert_int_equal(mkdir(maker_path("linked"), 0700), 0);
+    put_part("elsewhere.gguf", (struct part_options){0, 1, 1, "one", true});
+    assert_int_equal(symlink("../elsewhere.gguf", maker_path("linked/m.gguf")), 0);
+    assert_fails(e, ERR_INVALID, "leads out of the model's folder", model_source_open(maker_path("linked"), &s, &e));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -147,6 +212,10 @@ int main(void)
         cmocka_unit_test(a_part_under_another_name_is_refused),
         cmocka_unit_test(a_neighbour_that_links_elsewhere_is_refused),
         cmocka_unit_test(too_many_parts_are_refused_before_any_is_opened),
+        cmocka_unit_test(a_folder_with_one_model_is_that_model),
+        cmocka_unit_test(a_folder_with_several_models_names_them),
+        cmocka_unit_test(weights_of_the_other_kind_come_first),
+        cmocka_unit_test(a_file_that_links_out_of_its_folder_is_refused),
     };
     return cmocka_run_group_tests(tests, maker_setup, maker_teardown);
 }
