@@ -1,15 +1,23 @@
 /* The reference sampler; the definition is in sample.h and the steps below carry its numbers.
  *
  * Only as much is ordered as a cut needs: candidates live in one array of (logit, id), the best m of them are moved to
- * the front by selection and sorted, and m grows fourfold until the cut falls inside. For top-p this is exact, and for
- * the usual parameters it touches a few hundred entries of a vocabulary of 150,000. */
+ * the front by selection and sorted, and m grows fourfold until the cut falls inside.
+ *
+ * And only as many are candidates as can matter. Of a vocabulary of 150,000 all but a few hundred are less likely than
+ * the best by a factor of e^NEAR, and a cut falls among those few. So an order looks at the near ones first: they are
+ * its beginning whatever else there is. Where that is not enough it is done again with everybody. Sums do run over the
+ * whole vocabulary, in the order of ids, as the definition says; exponentials are taken many at a time. */
 #include "sample/sample_int.h"
 
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tensor/fmath.h"
 
+#include <float.h>
 #include <math.h>
+
+#define NEAR 14.0f /* in logits after step 5 */
+#define MANY 256   /* exponentials at a time */
 
 struct sampler {
     uint32_t vocab;
@@ -43,16 +51,39 @@ void sampler_free(struct sampler *s)
     mem_free(s);
 }
 
+/* The largest; -infinity when there is none. NaN never is. Sixteen at a time: a maximum does not depend on the order.
+ */
+static float largest(const float *x, uint32_t n)
+{
+    float lanes[16], top = -INFINITY;
+    uint32_t i = 0;
+    for (size_t k = 0; k < COUNT_OF(lanes); k++)
+        lanes[k] = -INFINITY;
+    for (; i + COUNT_OF(lanes) <= n; i += COUNT_OF(lanes))
+        for (size_t k = 0; k < COUNT_OF(lanes); k++)
+            lanes[k] = x[i + k] > lanes[k] ? x[i + k] : lanes[k];
+    for (size_t k = 0; k < COUNT_OF(lanes); k++)
+        top = lanes[k] > top ? lanes[k] : top;
+    for (; i < n; i++)
+        top = x[i] > top ? x[i] : top;
+    return top;
+}
+
 double sample_log_sum_exp(const float *logits, uint32_t n)
 {
-    float top = -INFINITY;
-    for (uint32_t i = 0; i < n; i++)
-        top = logits[i] > top ? logits[i] : top;
+    const float top = largest(logits, n);
     if (!isfinite(top))
         return (double)top;
     double sum = 0.0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += logits[i] == logits[i] ? (double)f_exp(logits[i] - top) : 0.0;
+    float e[MANY];
+    for (uint32_t at = 0; at < n; at += MANY) {
+        const uint32_t m = MIN(n - at, (uint32_t)MANY);
+        for (uint32_t i = 0; i < m; i++)
+            e[i] = logits[at + i] == logits[at + i] ? logits[at + i] - top : -INFINITY;
+        f_exp_many(e, e, m);
+        for (uint32_t i = 0; i < m; i++)
+            sum += (double)e[i];
+    }
     return (double)top + d_log(sum);
 }
 
@@ -70,7 +101,9 @@ static void adjust(struct sampler *s, const struct sample_row *row)
     const struct sample_params *p = row->params;
     float *l = s->logits;
     for (uint32_t i = 0; i < s->vocab; i++)
-        l[i] = row->logits[i] != row->logits[i] || is_masked(row, i) ? -INFINITY : row->logits[i];
+        l[i] = row->logits[i] != row->logits[i] ? -INFINITY : row->logits[i];
+    for (uint32_t i = 0; row->mask != NULL && i < s->vocab; i++)
+        l[i] = is_masked(row, i) ? -INFINITY : l[i];
     for (uint32_t i = 0; i < row->n_banned; i++)
         if (row->banned[i] < s->vocab)
             l[row->banned[i]] = -INFINITY;
@@ -100,20 +133,44 @@ static enum err pick_greedy(const struct sampler *s, uint32_t *id, struct error 
     return OK;
 }
 
-/* Step 5: the candidates, less the maximum and divided by the temperature. Returns their number. */
-static size_t gather(struct sampler *s, float temperature)
+/* Step 5, in place: less the maximum and divided by the temperature. What is out stays -infinity; what becomes it by
+ * the division counts as the lowest number there is. False when nothing is left. */
+static bool scale(struct sampler *s, float temperature)
 {
-    float top = -INFINITY;
-    for (uint32_t i = 0; i < s->vocab; i++)
-        top = s->logits[i] > top ? s->logits[i] : top;
-    size_t n = 0;
+    float *l = s->logits;
+    const float top = largest(l, s->vocab);
+    if (top == -INFINITY)
+        return false;
     for (uint32_t i = 0; i < s->vocab; i++) {
-        if (!(s->logits[i] > -INFINITY))
-            continue;
-        s->logits[i] = s->logits[i] == top ? 0.0f : (s->logits[i] - top) / temperature;
-        s->cands[n++] = (struct candidate){.key = s->logits[i], .id = i};
+        const float v = (l[i] - top) / temperature, finite = v < -FLT_MAX ? -FLT_MAX : v;
+        l[i] = l[i] == top ? 0.0f : l[i] == -INFINITY ? -INFINITY : finite;
     }
+    return true;
+}
+
+/* The candidates by ascending id: those not out, or of them only the near ones. Returns their number. */
+static size_t gather(struct sampler *s, bool near)
+{
+    const float low = near ? -NEAR : -FLT_MAX;
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->vocab; i++)
+        if (s->logits[i] >= low)
+            s->cands[n++] = (struct candidate){.key = s->logits[i], .id = i};
     return n;
+}
+
+/* The total of all candidates by ascending id: what is out adds nothing. */
+static double total_of_all(const struct sampler *s)
+{
+    float e[MANY];
+    double sum = 0.0;
+    for (uint32_t at = 0; at < s->vocab; at += MANY) {
+        const uint32_t m = MIN(s->vocab - at, (uint32_t)MANY);
+        f_exp_many(s->logits + at, e, m);
+        for (uint32_t i = 0; i < m; i++)
+            sum += (double)e[i];
+    }
+    return sum;
 }
 
 static double total_of(const struct candidate *c, size_t n)
@@ -124,14 +181,14 @@ static double total_of(const struct candidate *c, size_t n)
     return sum;
 }
 
-/* Step 7. The best *sorted of the n are in order; the ordered part grows until the cut falls inside. */
-static size_t cut_top_p(struct candidate *c, size_t n, size_t *sorted, float p)
+/* Step 7. The best *sorted of the n are in order; the ordered part grows until the cut falls inside. need: of the
+ * total. 0 when the cut is not among these n. */
+static size_t cut_top_p(struct candidate *c, size_t n, size_t *sorted, double need)
 {
-    const double need = (double)p * total_of(c, n);
     double sum = 0.0;
     for (size_t i = 0; i < n; i++) {
         if (i == *sorted) {
-            const size_t next = MIN(MAX(*sorted * 4, (size_t)256), n);
+            const size_t next = MIN(MAX(*sorted * 4, (size_t)64), n);
             order_best(c + *sorted, n - *sorted, next - *sorted);
             *sorted = next;
         }
@@ -139,7 +196,7 @@ static size_t cut_top_p(struct candidate *c, size_t n, size_t *sorted, float p)
         if (sum >= need)
             return i + 1;
     }
-    return n;
+    return 0;
 }
 
 /* Step 8; keys are less the maximum, so the largest probability is exp(0). Keeps the order of what stays. */
@@ -174,27 +231,77 @@ static size_t cut_typical(struct sampler *s, size_t n, float p)
     return kept;
 }
 
+/* Steps 6 and 7. Returns how many candidates are left, those first. */
+static size_t cut_by_order(struct sampler *s, const struct sample_params *p)
+{
+    struct candidate *c = s->cands;
+    size_t n = gather(s, true), sorted = 0;
+    if (p->top_k > 0) {
+        if (n < p->top_k)
+            n = gather(s, false);
+        if (n > p->top_k) {
+            order_best(c, n, p->top_k);
+            n = sorted = p->top_k;
+        }
+        const size_t kept = p->top_p < 1.0f ? cut_top_p(c, n, &sorted, (double)p->top_p * total_of(c, n)) : n;
+        return kept > 0 ? kept : n;
+    }
+    const double need = (double)p->top_p * total_of_all(s);
+    size_t kept = cut_top_p(c, n, &sorted, need);
+    if (kept == 0) {
+        n = gather(s, false);
+        sorted = 0;
+        kept = cut_top_p(c, n, &sorted, need);
+    }
+    return kept > 0 ? kept : n;
+}
+
+static double draw_of(const struct sample_row *row)
+{
+    const struct sample_params *p = row->params;
+    return rng_f64(
+        (struct rng_key){.seed = p->seed, .index = row->output_index, .choice = p->choice, .purpose = RNG_SAMPLE});
+}
+
+/* Step 10 over the whole vocabulary, which no step has ordered. */
+static uint32_t draw_from_all(const struct sampler *s, double u)
+{
+    float e[MANY];
+    const double aim = u * total_of_all(s);
+    double sum = 0.0;
+    uint32_t last = 0;
+    for (uint32_t at = 0; at < s->vocab; at += MANY) {
+        const uint32_t m = MIN(s->vocab - at, (uint32_t)MANY);
+        f_exp_many(s->logits + at, e, m);
+        for (uint32_t i = 0; i < m; i++) {
+            sum += (double)e[i];
+            if (sum > aim)
+                return at + i;
+        }
+    }
+    for (uint32_t i = 0; i < s->vocab; i++)
+        last = s->logits[i] > -INFINITY ? i : last;
+    return last;
+}
+
 /* Steps 5 to 10. */
 static enum err pick_random(struct sampler *s, const struct sample_row *row, uint32_t *id, struct error *e)
 {
     const struct sample_params *p = row->params;
     struct candidate *c = s->cands;
-    size_t n = gather(s, p->temperature), sorted = 0;
-    if (n == 0)
+    if (!scale(s, p->temperature))
         return FAIL(e, ERR_INVALID, "no token is allowed here");
-    if (p->top_k > 0 && p->top_k < n) {
-        order_best(c, n, p->top_k);
-        n = sorted = p->top_k;
+    const bool ordered = p->top_k > 0 || p->top_p < 1.0f;
+    if (!ordered && p->min_p <= 0.0f && p->typical_p >= 1.0f) {
+        *id = draw_from_all(s, draw_of(row));
+        return OK;
     }
-    if (p->top_p < 1.0f)
-        n = cut_top_p(c, n, &sorted, p->top_p);
+    size_t n = ordered ? cut_by_order(s, p) : gather(s, false);
     if (p->min_p > 0.0f)
         n = cut_min_p(c, n, p->min_p);
     if (p->typical_p < 1.0f)
         n = cut_typical(s, n, p->typical_p);
-    const double u = rng_f64(
-        (struct rng_key){.seed = p->seed, .index = row->output_index, .choice = p->choice, .purpose = RNG_SAMPLE});
-    const double aim = u * total_of(c, n);
+    const double aim = draw_of(row) * total_of(c, n);
     double sum = 0.0;
     size_t i = 0;
     for (; i + 1 < n; i++) {
@@ -212,15 +319,26 @@ static float logprob_of(float logit, double lse)
     return isfinite(lse) ? (float)((double)logit - lse) : (double)logit == lse ? 0.0f : -INFINITY;
 }
 
+/* Candidates by the raw logits, down to `low`. */
+static size_t gather_raw(struct sampler *s, const float *logits, float low)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->vocab; i++)
+        if (logits[i] >= low)
+            s->cands[n++] = (struct candidate){.key = logits[i], .id = i};
+    return n;
+}
+
 /* The log-probabilities clients see: of the raw logits. */
 static void fill_logprobs(struct sampler *s, const struct sample_row *row, struct sample_result *out)
 {
     const double lse = sample_log_sum_exp(row->logits, s->vocab);
     out->logprob = logprob_of(row->logits[out->id], lse);
-    size_t n = 0;
-    for (uint32_t i = 0; row->n_top > 0 && i < s->vocab; i++)
-        if (row->logits[i] == row->logits[i])
-            s->cands[n++] = (struct candidate){.key = row->logits[i], .id = i};
+    if (row->n_top == 0)
+        return;
+    size_t n = gather_raw(s, row->logits, largest(row->logits, s->vocab) - NEAR / 2);
+    if (n < row->n_top)
+        n = gather_raw(s, row->logits, -INFINITY);
     out->n_top = (uint32_t)MIN((size_t)row->n_top, n);
     order_best(s->cands, n, out->n_top);
     for (uint32_t i = 0; i < out->n_top; i++)

@@ -41,6 +41,33 @@ float f_exp(float x)
     return p * a * b;
 }
 
+/* f_exp without branches, so that compilers make vectors of it. What is out of range is brought into it first and
+ * answered at the end. */
+void f_exp_many(const float *x, float *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float v = x[i], low = v >= -87.3f ? v : -87.3f, in = low > 88.72f ? 88.72f : low;
+        const float shift = 12582912.0f;
+        const float whole = (in * 1.44269504f + shift) - shift;
+        const float r = (in - whole * 0.693115234375f) - whole * 3.19461833e-5f;
+        float p = 1.0f / 5040.0f;
+        p = p * r + 1.0f / 720.0f;
+        p = p * r + 1.0f / 120.0f;
+        p = p * r + 1.0f / 24.0f;
+        p = p * r + 1.0f / 6.0f;
+        p = p * r + 0.5f;
+        p = p * r + 1.0f;
+        p = p * r + 1.0f;
+        const int k = (int)whole, half = k / 2;
+        const float a = f32_of_bits((uint32_t)(half + 127) << 23);
+        const float b = f32_of_bits((uint32_t)(k - half + 127) << 23);
+        float y = p * a * b;
+        y = v < -87.3f ? 0.0f : y;
+        y = v > 88.72f ? INFINITY : y;
+        out[i] = v != v ? v : y;
+    }
+}
+
 float f_tanh(float x)
 {
     const float a = x < 0 ? -x : x;

@@ -9,11 +9,14 @@
 #ifndef TENSOR_FMATH_H
 #define TENSOR_FMATH_H
 
-float f_exp(float x);                /* 0 below -87.3, infinity above 88.7, NaN for NaN */
-float f_tanh(float x);               /* odd; absolute error below 2e-7 */
-float f_silu(float x);               /* x / (1 + exp(-x)) */
-float f_gelu(float x);               /* x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) */
-float f_softcap(float x, float cap); /* cap * tanh(x / cap) */
+#include <stddef.h>
+
+float f_exp(float x);                                  /* 0 below -87.3, infinity above 88.7, NaN for NaN */
+void f_exp_many(const float *x, float *out, size_t n); /* the same bits for each; in place is fine */
+float f_tanh(float x);                                 /* odd; absolute error below 2e-7 */
+float f_silu(float x);                                 /* x / (1 + exp(-x)) */
+float f_gelu(float x);                                 /* x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) */
+float f_softcap(float x, float cap);                   /* cap * tanh(x / cap) */
 
 double d_exp(double x);                                    /* |x| < 700 */
 double d_log(double x);                                    /* x > 0 and finite */

@@ -55,6 +55,22 @@ static void exp_of_nothing_above_zero_is_above_one(void **state)
         assert_true(f_exp(-at(0.0f, 1.0f, i, STEPS) * 1e-3f) <= 1.0f);
 }
 
+static void many_exponentials_are_the_same_bits(void **state)
+{
+    (void)state;
+    static float x[STEPS], y[STEPS];
+    static const float edges[] = {0.0f, -0.0f, 88.72f, 88.73f, -87.3f, -87.4f, 1e30f, -1e30f, INFINITY, -INFINITY, NAN};
+    for (uint32_t i = 0; i < STEPS; i++)
+        x[i] = i < COUNT_OF(edges) ? edges[i] : at(-100.0f, 100.0f, i, STEPS);
+    f_exp_many(x, y, STEPS);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        const float one = f_exp(x[i]);
+        assert_memory_equal(&one, &y[i], sizeof one);
+    }
+    f_exp_many(x, x, 100);
+    assert_memory_equal(x, y, 100 * sizeof *x);
+}
+
 enum which { TANH, SILU, GELU, SOFTCAP };
 
 static double unit_error(enum which f, double stretch)
@@ -184,6 +200,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_two_ulp),
+        cmocka_unit_test(many_exponentials_are_the_same_bits),
         cmocka_unit_test(exp_of_nothing_above_zero_is_above_one),
         cmocka_unit_test(tanh_silu_gelu_and_softcap_are_within_2e_7),
         cmocka_unit_test(the_units_behave_at_their_edges),
