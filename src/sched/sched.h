@@ -40,12 +40,14 @@ enum batching {
     BATCH_RATIO,         /* new sequences join when waiting / running passes `ratio` (or when nothing runs) */
 };
 
+/* Whose turn it is. Every order ages: a key is the arrival plus what the order is about, fixed when a request is taken
+ * in, so that only what arrives within a bounded time can overtake (queue.c). */
 enum queue_order {
     ORDER_FCFS,
-    ORDER_PRIORITY, /* request.priority, then arrival */
+    ORDER_PRIORITY, /* request.priority, then arrival; a step of priority is worth a minute of waiting */
     ORDER_VTC,      /* the tenant with the smallest virtual token counter, then arrival */
-    ORDER_SJF,      /* least prefill left (after the prefix cache), then arrival; ages, so that nothing starves */
-    ORDER_DEADLINE, /* earliest arrival + ttft_target */
+    ORDER_SJF,      /* least prefill (after the prefix cache), then arrival; a token is worth 10 ms of waiting */
+    ORDER_DEADLINE, /* earliest arrival + ttft_target; none counts as 10 s */
 };
 
 enum admission {
@@ -76,7 +78,7 @@ struct sched_options {
     double vtc_input_weight, vtc_output_weight;
     enum admission admission;
     double watermark;       /* share of the blocks kept free by admission, so that running sequences can grow */
-    uint64_t itl_target_ns; /* 0 = chunks are as large as the budget allows */
+    uint64_t itl_target_ns; /* a step with streams takes no longer, but always 16 prompt rows; 0 = no target */
     uint32_t chunk_max;     /* rows of one sequence's prompt in one step; 0 = the budget */
     enum preempt_mode preempt;
     uint32_t preempt_every;   /* for tests: preempt a victim every that many steps; 0 = only when blocks run out */
