@@ -187,7 +187,7 @@ function drawTenants(s) {
     share.max = 1;
     share.value = all ? t.output_tokens / all : 0;
     share.setAttribute("aria-label", `${t.name}: ${percent(share.value)} of the output`);
-    const cells = [el("td", "", t.name), el("td", "", share, ` ${percent(all ? share.value : null)}`)];
+    const cells = [el("td", "", t.name), el("td", "share", share, ` ${percent(all ? share.value : null)}`)];
     for (const v of [t.running, t.waiting, t.prompt_tokens, t.output_tokens])
       cells.push(el("td", "to-right", number(v)));
     return el("tr", "", ...cells);

@@ -1,14 +1,11 @@
 """deploy/grafana.json: a dashboard that asks only for what /metrics prints."""
 import json
-import os
 import pathlib
 import re
-import subprocess
-import urllib.request
 
 import pytest
 
-from cli_models import quern_bin
+from server_quern import Quern
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 FUNCTIONS = {"sum", "max", "rate", "histogram_quantile", "by", "label_values"}
@@ -22,24 +19,9 @@ def board():
 @pytest.fixture(scope="module")
 def printed():
     """The names and label names of every sample that a server prints after one request."""
-    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-    model = REPO / "tests" / "data" / "tiny" / "tiny-4m-q8_0.gguf"
-    server = subprocess.Popen([quern_bin(), "serve", str(model), "--port", "0"], env=env,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        url = None
-        while url is None:
-            line = server.stdout.readline()
-            assert line, "quern serve said nothing"
-            found = re.search(r"http://127\.0\.0\.1:\d+", line)
-            url = found and found[0]
-        body = json.dumps({"prompt": "To be", "max_tokens": 4}).encode()
-        request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=30).read()
-        text = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()
-    finally:
-        server.terminate()
-        server.communicate(timeout=20)
+    with Quern() as server:
+        assert server.post("/v1/completions", prompt="To be", max_tokens=4)[0] == 200
+        text = server.call("/metrics")[2].decode()
     out = {}
     for name, labels in re.findall(r"^([\w:]+)(?:\{(.*)\})? \S+$", text, re.M):
         out.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))

@@ -4,16 +4,12 @@ import json
 import os
 import pathlib
 import re
-import socket
-import subprocess
-import time
-import urllib.request
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from cli_models import quern_bin
 from page_server import Server
+from server_quern import Quern
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("QUERN_CHROMIUM", "/usr/bin/chromium")
@@ -55,26 +51,9 @@ def scripted():
 
 @pytest.fixture(scope="module")
 def real():
-    """quern serve on a free port, with the model that comes with the source."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-    server = subprocess.Popen([quern_bin(), "serve", str(REPO / "tests/data/tiny/tiny-4m-q8_0.gguf"), "--port",
-                               str(port)], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 30
-    while True:
-        assert server.poll() is None, f"quern serve ended: {server.stderr.read()}"
-        assert time.monotonic() < deadline, "quern serve is not ready after 30 s"
-        try:
-            if urllib.request.urlopen(f"{url}/readyz", timeout=2).status == 200:
-                break
-        except OSError:
-            time.sleep(0.05)
-    yield url
-    server.terminate()
-    server.wait(20)
+    """quern serve, with a model that comes with the source."""
+    with Quern() as server:
+        yield server.url
 
 
 class Visit:
@@ -303,6 +282,7 @@ def test_several_conversations_are_kept_renamed_and_deleted(visit, scripted):
         v.answer()
     picks = v.page.locator("#chats .pick")
     assert picks.all_inner_texts() == ["beta", "alpha"]
+    picks.last.hover()  # the buttons of a conversation show where the pointer or the focus is
     v.page.locator("#chats [aria-label=Rename]").last.click()
     v.page.fill("#chats input", "gamma")
     v.page.keyboard.press("Enter")
