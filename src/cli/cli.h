@@ -33,8 +33,8 @@ const struct verb *verb_find(struct str name);           /* NULL when there is n
 const char *verb_suggest(struct str name);               /* the nearest verb, or NULL */
 enum err verb_unknown(struct str name, struct error *e); /* fails with "unknown verb", and the nearest one */
 
-verb_fn verb_bench, verb_completion, verb_help, verb_inspect, verb_list, verb_plan, verb_pull, verb_rm, verb_run,
-    verb_score, verb_serve, verb_tokenize, verb_top, verb_version;
+verb_fn verb_bench, verb_completion, verb_help, verb_inspect, verb_list, verb_plan, verb_pull, verb_replay, verb_rm,
+    verb_run, verb_score, verb_serve, verb_tokenize, verb_top, verb_version;
 enum err verb_completion_check(const struct options *o, struct error *e);
 enum err verb_help_check(const struct options *o, struct error *e);
 enum err verb_run_check(const struct options *o, struct error *e);

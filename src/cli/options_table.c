@@ -685,7 +685,7 @@ static const struct option_row rows[] = {
         .type = OPTION_BOOL,
         .group = GROUP_OUTPUT,
         .field = FIELD(json),
-        .verbs = "bench inspect list plan run score tokenize top version",
+        .verbs = "bench inspect list plan replay run score tokenize top version",
         .help = "Print JSON for programs instead of text for people."},
 
     {.name = "once",

@@ -118,6 +118,17 @@ static const struct verb verbs[] = {
                  "URL is http://HOST:PORT, https://HOST:PORT, HOST:PORT or unix:/path/of/a/socket; left out, it is "
                  "http://127.0.0.1:8000.",
         .run = verb_top},
+    {.name = "replay",
+        .arguments = "FILE",
+        .args_min = 1,
+        .args_max = 1,
+        .summary = "re-run a recorded scheduler and show what it did",
+        .about =
+            "Reads a file that 'quern serve --record FILE' wrote: every request, cancellation and result, and every "
+            "step that was decided. Decides all of it again without a model, compares each step byte for byte, "
+            "checks all rules of the scheduler and the KV cache after each, and prints a line per step (time, rows, "
+            "sequences, blocks) and a summary. With --json, one object per line.",
+        .run = verb_replay},
     {.name = "help",
         .arguments = "[VERB]",
         .args_max = 1,

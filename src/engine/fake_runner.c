@@ -81,9 +81,9 @@ static enum err do_copies(struct fake_runner *f, const struct plan *p, struct er
 {
     TRY(copy_cells(
         f->host, f->n_host_blocks, f->cells, f->n_blocks, plan_out_copies(p), p->n_out_copies, f->block_tokens, e));
-    TRY(copy_cells(f->cells, f->n_blocks, f->cells, f->n_blocks, plan_copies(p), p->n_copies, f->block_tokens, e));
-    return copy_cells(
-        f->cells, f->n_blocks, f->host, f->n_host_blocks, plan_in_copies(p), p->n_in_copies, f->block_tokens, e);
+    TRY(copy_cells(
+        f->cells, f->n_blocks, f->host, f->n_host_blocks, plan_in_copies(p), p->n_in_copies, f->block_tokens, e));
+    return copy_cells(f->cells, f->n_blocks, f->cells, f->n_blocks, plan_copies(p), p->n_copies, f->block_tokens, e);
 }
 
 /* The slot of a position of a sequence, through its table. */

@@ -52,7 +52,7 @@ static struct model_runner *self(struct runner *r)
 /* ---- forward ------------------------------------------------------------------------------------------------------
  */
 
-/* In the plan's order: swaps out, copies, swaps in. */
+/* In the plan's order: swaps out, swaps in, copies. */
 static enum err do_copies(struct model_runner *m, const struct plan *p, struct error *e)
 {
     for (uint32_t i = 0; i < p->n_out_copies; i++) {
@@ -61,18 +61,18 @@ static enum err do_copies(struct model_runner *m, const struct plan *p, struct e
             return FAIL(e, ERR_INTERNAL, "swap to host block %u of %u", c.dst, m->n_host_blocks);
         decoder_read_block(m->d, c.src, m->host + c.dst * m->block_bytes);
     }
-    for (uint32_t i = 0; i < p->n_copies; i++) {
-        m->src[i] = plan_copies(p)[i].src;
-        m->dst[i] = plan_copies(p)[i].dst;
-    }
-    if (p->n_copies > 0)
-        decoder_copy_blocks(m->d, m->src, m->dst, p->n_copies);
     for (uint32_t i = 0; i < p->n_in_copies; i++) {
         const struct kv_copy c = plan_in_copies(p)[i];
         if (c.src >= m->n_host_blocks)
             return FAIL(e, ERR_INTERNAL, "swap from host block %u of %u", c.src, m->n_host_blocks);
         decoder_write_block(m->d, c.dst, m->host + c.src * m->block_bytes);
     }
+    for (uint32_t i = 0; i < p->n_copies; i++) {
+        m->src[i] = plan_copies(p)[i].src;
+        m->dst[i] = plan_copies(p)[i].dst;
+    }
+    if (p->n_copies > 0)
+        decoder_copy_blocks(m->d, m->src, m->dst, p->n_copies);
     return OK;
 }
 

@@ -1,7 +1,8 @@
 /* A plan: what one step of the model is to do. Plain bytes: offsets, no pointers, version and size first, so that it
  * can be recorded, replayed, or sent to another process. sched writes it, a runner reads it, neither knows the other.
  *
- * The order of doing: swaps out, copies, swaps in, then the rows. Copies are of device blocks (copy on write). There
+ * The order of doing: swaps out, swaps in, copies, then the rows. Copies are of device blocks (copy on write), and may
+ * be of blocks that have just been swapped in. There
  * may be no rows at all, only copies.
  *
  * A row's token is an id, or PLAN_TOKEN_FLYING: the token that the step before is choosing for this slot, which the
