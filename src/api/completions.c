@@ -32,6 +32,9 @@ static bool count_prompts(const json_t *prompt, uint32_t *out, struct api_error 
     if (many && json_array_size(prompt) > REQ_PROMPTS_MAX)
         return api_fail(
             ae, 400, "prompt", "'prompt' has %zu prompts; the limit is %d", json_array_size(prompt), REQ_PROMPTS_MAX);
+    for (size_t i = 1; many && i < json_array_size(prompt); i++)
+        if (json_typeof(json_array_get(prompt, i)) != json_typeof(first))
+            return api_fail(ae, 400, "prompt", "the prompts must be all strings or all arrays of token ids");
     *out = many ? (uint32_t)json_array_size(prompt) : 1;
     return true;
 }

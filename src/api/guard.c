@@ -18,17 +18,40 @@
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
-enum scan { SCAN_FIRST_LINE, SCAN_LINE_START, SCAN_NAME, SCAN_VALUE, SCAN_CR, SCAN_LAST_CR, SCAN_BODY };
+enum scan {
+    SCAN_FIRST_LINE,
+    SCAN_LINE_START,
+    SCAN_NAME,
+    SCAN_VALUE,
+    SCAN_CR,
+    SCAN_LAST_CR,
+    SCAN_BODY, /* evhttp counts it by Content-Length */
+    SCAN_SIZE, /* the rest is a chunked body: digits of a chunk's size */
+    SCAN_EXTENSION,
+    SCAN_SIZE_CR,
+    SCAN_DATA,
+    SCAN_DATA_CR,
+    SCAN_DATA_LF,
+    SCAN_TRAILER,
+};
 
 struct conn {
     uint64_t serial;
     uint64_t t_first_ns; /* of the request's first byte; 0 = none came yet */
     uint64_t n_bytes;
+    uint64_t chunk_left; /* bytes of data, while scan is SCAN_DATA */
     const char *wrong;
-    uint8_t scan;
+    uint16_t n_line; /* bytes of a chunk's size line, or of the trailers */
+    uint8_t scan;    /* enum scan */
+    uint8_t n_match; /* letters of Transfer-Encoding that the header's name has so far; NO_MATCH: it is another */
+    bool is_chunked;
+    bool is_broken; /* chunks that evhttp would read in quadratic time or not at all */
 };
+
+#define NO_MATCH      255
+#define SIZE_LINE_MAX 256 /* of a chunk: 16 digits, and extensions that nobody sends */
+#define TRAILERS_MAX  8192
 
 enum err guard_init(struct server *s, struct error *e)
 {
@@ -56,6 +79,19 @@ static bool is_name_char(unsigned char ch)
     return false;
 }
 
+/* Is the name of this header Transfer-Encoding? Whatever its value: evhttp and the audit look at that. */
+static void match_name(struct conn *k, unsigned char ch)
+{
+    static const char name[] = "transfer-encoding";
+    const unsigned char lower = ch >= 'A' && ch <= 'Z' ? (unsigned char)(ch + 32) : ch;
+    if (k->n_match < sizeof name - 1 && lower == (unsigned char)name[k->n_match])
+        k->n_match++;
+    else if (ch == ':' && k->n_match == sizeof name - 1)
+        k->is_chunked = true;
+    else
+        k->n_match = NO_MATCH;
+}
+
 static void blame(struct conn *k, const char *what)
 {
     if (k->wrong == NULL)
@@ -68,7 +104,7 @@ static void scan_byte(struct conn *k, unsigned char ch)
     if (was == SCAN_CR || was == SCAN_LAST_CR) {
         if (ch != '\n')
             blame(k, "a carriage return without a line feed");
-        k->scan = was == SCAN_CR ? SCAN_LINE_START : SCAN_BODY;
+        k->scan = was == SCAN_CR ? SCAN_LINE_START : k->is_chunked ? SCAN_SIZE : SCAN_BODY;
         return;
     }
     if (ch == '\r') {
@@ -79,7 +115,7 @@ static void scan_byte(struct conn *k, unsigned char ch)
     }
     if (ch == '\n') {
         blame(k, "a line feed without a carriage return");
-        k->scan = was == SCAN_LINE_START ? SCAN_BODY : SCAN_LINE_START;
+        k->scan = was == SCAN_LINE_START ? SCAN_BODY : SCAN_LINE_START; /* refused in any case */
         return;
     }
     switch (was) {
@@ -91,10 +127,13 @@ static void scan_byte(struct conn *k, unsigned char ch)
         if (ch == ' ' || ch == '\t')
             blame(k, "a folded header line");
         k->scan = SCAN_NAME;
+        k->n_match = 0;
+        match_name(k, ch);
         if (!is_name_char(ch))
             blame(k, "a forbidden character in a header name");
         break;
     case SCAN_NAME:
+        match_name(k, ch);
         if (ch == ':')
             k->scan = SCAN_VALUE;
         else if (!is_name_char(ch))
@@ -108,6 +147,67 @@ static void scan_byte(struct conn *k, unsigned char ch)
     }
 }
 
+/* A chunked body: "SIZE[;extension] CRLF data CRLF" again and again, the last of size 0, then trailers. */
+static void scan_chunk_byte(struct conn *k, unsigned char ch)
+{
+    const int digit = ch >= '0' && ch <= '9'   ? ch - '0'
+                      : ch >= 'a' && ch <= 'f' ? ch - 'a' + 10
+                      : ch >= 'A' && ch <= 'F' ? ch - 'A' + 10
+                                               : -1;
+    if (++k->n_line > (k->scan == SCAN_TRAILER ? TRAILERS_MAX : SIZE_LINE_MAX))
+        k->is_broken = true;
+    switch ((enum scan)k->scan) {
+    case SCAN_SIZE:
+        if (digit >= 0 && k->n_line <= 15)
+            k->chunk_left = k->chunk_left * 16 + (uint64_t)digit;
+        else if (k->n_line > 1 && ch == '\r')
+            k->scan = SCAN_SIZE_CR;
+        else if (k->n_line > 1 && (ch == ';' || ch == ' '))
+            k->scan = SCAN_EXTENSION;
+        else
+            k->is_broken = true;
+        break;
+    case SCAN_EXTENSION:
+        if (ch == '\r')
+            k->scan = SCAN_SIZE_CR;
+        break;
+    case SCAN_SIZE_CR:
+        k->is_broken |= ch != '\n';
+        k->scan = k->chunk_left > 0 ? SCAN_DATA : SCAN_TRAILER;
+        k->n_line = 0;
+        break;
+    case SCAN_DATA_CR:
+        k->is_broken |= ch != '\r';
+        k->scan = SCAN_DATA_LF;
+        break;
+    case SCAN_DATA_LF:
+        k->is_broken |= ch != '\n';
+        k->scan = SCAN_SIZE;
+        k->n_line = 0;
+        break;
+    default: break;
+    }
+}
+
+/* One run of bytes. */
+static void scan_run(struct conn *k, const unsigned char *p, size_t n)
+{
+    for (size_t i = 0; i < n && k->scan != SCAN_BODY && !k->is_broken;) {
+        if (k->scan == SCAN_DATA) {
+            const uint64_t take = MIN(k->chunk_left, (uint64_t)(n - i));
+            k->chunk_left -= take;
+            i += take;
+            if (k->chunk_left == 0) {
+                k->scan = SCAN_DATA_CR;
+                k->n_line = 0;
+            }
+        } else if (k->scan > SCAN_BODY)
+            scan_chunk_byte(k, p[i++]);
+        else
+            scan_byte(k, p[i++]);
+    }
+}
+
 static void scan_added(struct conn *k, struct evbuffer *in, size_t at, size_t n)
 {
     struct evbuffer_ptr pos;
@@ -117,10 +217,11 @@ static void scan_added(struct conn *k, struct evbuffer *in, size_t at, size_t n)
             return;
         const int n_vecs = MIN(evbuffer_peek(in, (ev_ssize_t)n, &pos, v, (int)COUNT_OF(v)), (int)COUNT_OF(v));
         size_t seen = 0;
-        for (int i = 0; i < n_vecs; i++)
-            for (size_t b = 0; b < v[i].iov_len && seen < n; b++, seen++)
-                if (k->scan != SCAN_BODY)
-                    scan_byte(k, ((const unsigned char *)v[i].iov_base)[b]);
+        for (int i = 0; i < n_vecs && seen < n; i++) {
+            const size_t run = MIN(v[i].iov_len, n - seen);
+            scan_run(k, v[i].iov_base, run);
+            seen += run;
+        }
         if (seen == 0)
             return;
         at += seen;
@@ -144,7 +245,8 @@ static struct conn *conn_of(struct server *s, struct bufferevent *bev)
 
 static void cut(struct net *n, struct bufferevent *bev)
 {
-    shutdown(bufferevent_getfd(bev), SHUT_RDWR); /* evhttp then finds the connection closed */
+    bufferevent_disable(bev, EV_READ);
+    bufferevent_trigger_event(bev, BEV_EVENT_READING | BEV_EVENT_ERROR, BEV_TRIG_DEFER_CALLBACKS); /* evhttp closes it */
     atomic_fetch_add_explicit(&n->n_cut, 1, memory_order_relaxed);
 }
 
@@ -174,12 +276,12 @@ static void on_input(struct evbuffer *in, const struct evbuffer_cb_info *info, v
     const uint64_t allowed_ns =
         (uint64_t)HTTP_REQUEST_MS * NS_PER_MS + k->n_bytes * (NS_PER_S / (uint64_t)HTTP_BYTES_PER_S_MIN);
     const uint64_t body_max = s->o.body_max;
-    if (now - k->t_first_ns > allowed_ns || evbuffer_get_length(in) > body_max + 4 * (uint64_t)HTTP_HEAD_BYTES_MAX) {
-        cut(n, bev);
-        return;
-    }
     if (k->scan != SCAN_BODY)
         scan_added(k, in, info->orig_size - info->n_deleted, info->n_added);
+    if (k->is_broken || now - k->t_first_ns > allowed_ns ||
+        k->n_bytes > HTTP_SURPLUS * body_max + HTTP_HEAD_BYTES_MAX ||
+        evbuffer_get_length(in) > body_max + 4 * (uint64_t)HTTP_HEAD_BYTES_MAX)
+        cut(n, bev);
 }
 
 struct bufferevent *guard_bufferevent(struct event_base *base, void *arg)

@@ -108,14 +108,14 @@
 #define KV_SEQS_MAX         (1u << 20) /* open sequences; a server runs thousands */
 
 /* Requests and the scheduler. */
-#define REQUEST_CHOICES_MAX 128         /* answers of one request; OpenAI's own limit */
-#define REQUEST_IDS_MAX     65536       /* stop or banned ids; the first are compared with each chosen token */
-#define REQUEST_TOP_MAX     1024        /* alternatives per token; the API allows 20, scoring tools ask for more */
-#define REQUEST_BYTES_MAX   (1 * GIB)   /* one request with room for all its answers */
-#define SCHED_SEQS_MAX      65536       /* sequences of one step; the largest servers run some thousands */
-#define SCHED_QUEUE_MAX     (1u << 20)  /* waiting sequences, 200 bytes each */
-#define SCHED_TENANTS_MAX   65536       /* tenants with a counter of their own */
-#define SCHED_ROWS_MAX      (1u << 20)  /* rows of one step; activations would be tens of gigabytes */
+#define REQUEST_CHOICES_MAX 128        /* answers of one request; OpenAI's own limit */
+#define REQUEST_IDS_MAX     65536      /* stop or banned ids; the first are compared with each chosen token */
+#define REQUEST_TOP_MAX     1024       /* alternatives per token; the API allows 20, scoring tools ask for more */
+#define REQUEST_BYTES_MAX   (1 * GIB)  /* one request with room for all its answers */
+#define SCHED_SEQS_MAX      65536      /* sequences of one step; the largest servers run some thousands */
+#define SCHED_QUEUE_MAX     (1u << 20) /* waiting sequences, 200 bytes each */
+#define SCHED_TENANTS_MAX   65536      /* tenants with a counter of their own */
+#define SCHED_ROWS_MAX      (1u << 20) /* rows of one step; activations would be tens of gigabytes */
 
 /* Stop strings of one request. */
 #define STOPS_MAX       64          /* OpenAI allows 4; clients list a few dozen. Also the most children of a node */
@@ -141,18 +141,18 @@
 #define CHAT_SET_MAX            64         /* named templates of one model; public ones have at most 5 */
 
 /* The engine. */
-#define ENGINE_REQUESTS_MAX (256u << 10) /* inside at once; an outbox holds twice as many pointers */
-#define ENGINE_TABLE_MAX    (16u << 20)  /* block table entries of one plan: 64 MB */
+#define ENGINE_REQUESTS_MAX     (256u << 10) /* inside at once; an outbox holds twice as many pointers */
+#define ENGINE_TABLE_MAX        (16u << 20)  /* block table entries of one plan: 64 MB */
 #define SERVING_CONTEXT_DEFAULT 32768     /* tokens of a sequence unless more is asked for: tables are made for them */
-#define SERVING_POOL_BYTES_MAX (4 * GIB)  /* KV cache unless more is asked for: the machine has other work */
-#define SERVING_OUT_MIN 64u /* rows of a step with logits: prompts with log-probabilities go in chunks of these */
-#define REPLAY_BLOCKS_MAX  (1u << 20)          /* of the recorded engine: 100 MB of bookkeeping */
-#define REPLAY_TABLES_MAX  (1u << 26)          /* entries of all its block tables: 256 MB */
-#define REPLAY_CONTEXT_MAX (1u << 24)          /* tokens of one of its sequences */
-#define REPLAY_TOKENS_MAX  ((uint64_t)1 << 24) /* of one recorded request: 64 MB */
-#define RECORD_RING_BYTES      (64 * MIB) /* what a slow disk may be behind; a busy step writes 100 KB */
-#define RECORD_FRAME_BYTES_MAX (32 * MIB) /* one frame: a prompt of millions of tokens */
-#define ENGINE_TOP_MAX      20           /* alternatives per token; what OpenAI allows */
+#define SERVING_POOL_BYTES_MAX  (4 * GIB) /* KV cache unless more is asked for: the machine has other work */
+#define SERVING_OUT_MIN         64u /* rows of a step with logits: prompts with log-probabilities go in chunks of these */
+#define REPLAY_BLOCKS_MAX       (1u << 20)          /* of the recorded engine: 100 MB of bookkeeping */
+#define REPLAY_TABLES_MAX       (1u << 26)          /* entries of all its block tables: 256 MB */
+#define REPLAY_CONTEXT_MAX      (1u << 24)          /* tokens of one of its sequences */
+#define REPLAY_TOKENS_MAX       ((uint64_t)1 << 24) /* of one recorded request: 64 MB */
+#define RECORD_RING_BYTES       (64 * MIB)          /* what a slow disk may be behind; a busy step writes 100 KB */
+#define RECORD_FRAME_BYTES_MAX  (32 * MIB)          /* one frame: a prompt of millions of tokens */
+#define ENGINE_TOP_MAX          20                  /* alternatives per token; what OpenAI allows */
 
 /* Tokenizers. */
 #define TEXT_BYTES_MAX        (64 * MIB)        /* one text to encode; the longest contexts are about 4 MB of text */
@@ -170,11 +170,13 @@
 #define REGEX_STEPS_MAX       (256u << 20) /* backtracking steps of one match: a run of TEXT_BYTES_MAX gone back over */
 
 /* The HTTP server: what a client may send. */
-#define HTTP_HEAD_BYTES_MAX      (32 * 1024)  /* request line and headers; browsers send 2 KB, tokens reach 8 KB */
-#define HTTP_HEADERS_MAX         100          /* headers of one request; browsers send 20, proxies add 10 */
-#define HTTP_URI_BYTES_MAX       2048         /* our longest path has 40 bytes, a query fewer than 100 */
-#define HTTP_BODY_BYTES_DEFAULT  (8 * MIB)    /* a 128k-token prompt has about 1 MB, escaped three times that */
-#define HTTP_BODY_BYTES_MAX      (64 * MIB)   /* what --max-body-size may be: TEXT_BYTES_MAX */
+#define HTTP_HEAD_BYTES_MAX     (32 * 1024) /* request line and headers; browsers send 2 KB, tokens reach 8 KB */
+#define HTTP_HEADERS_MAX        100         /* headers of one request; browsers send 20, proxies add 10 */
+#define HTTP_URI_BYTES_MAX      2048        /* our longest path has 40 bytes, a query fewer than 100 */
+#define HTTP_BODY_BYTES_DEFAULT (8 * MIB)   /* a 128k-token prompt has about 1 MB, escaped three times that */
+#define HTTP_BODY_BYTES_MAX     (64 * MIB)  /* what --max-body-size may be: TEXT_BYTES_MAX */
+#define HTTP_SURPLUS            8 /* times the body limit that a request may send: chunks of one byte have six, the rest is 413 \
+                                   */
 #define HTTP_CONNECTIONS_DEFAULT 10000        /* open at once; an idle one takes about 3 KB */
 #define HTTP_CONNECTIONS_MAX     (256 * 1024) /* a table of 48 bytes each is made at the start */
 #define HTTP_REQUEST_MS          10000 /* for a request to arrive, and the time its bytes take at the next line */
