@@ -3,7 +3,9 @@
  * a claim on, and leaving the watermark free. When nothing runs, the watermark does not count, or an empty server could
  * refuse for ever what fits.
  *
- * The head is not overtaken: if it does not fit, nobody goes in. That is what bounds the wait of large requests.
+ * The head is not overtaken: if it does not fit, nobody goes in. That is what bounds the wait of large requests. One
+ * exception costs it nothing: a prompt that begins like one being computed right now steps aside until those blocks can
+ * be found, or a burst of equal prompts would compute each of them (LATER, and for how long at most, below).
  *
  * Batchings are gates: continuous and prefill-first are always open; interval and ratio open now and then, static when
  * the batch before has ended. A gate that opens lets in as many as have seats and blocks, with or without rows in this
@@ -12,7 +14,8 @@
 
 #include <string.h>
 
-#define BLOCKED_PLANS_MAX 16 /* a head that did not fit is looked up again after so many plans, whatever happened */
+#define BLOCKED_PLANS_MAX 16   /* a head that did not fit is looked up again after so many plans, whatever happened */
+#define ASIDE_PLANS_MAX   1024 /* in which a prompt waits for another's blocks: more than the longest prefill takes */
 
 bool gate_is_open(const struct sched *s)
 {
@@ -73,6 +76,26 @@ static const struct seq *fork_source(const struct sched *s, const struct seq *q)
     return NULL;
 }
 
+static struct kv_key seq_key(const struct sched *s, const struct seq *q)
+{
+    return (struct kv_key){.numerics = s->o.numerics, .adapter = q->adapter, .salt = q->request->o.salt};
+}
+
+static bool seq_looks(const struct sched *s, const struct seq *q)
+{
+    return s->o.prefix_cache && !q->want_prompt;
+}
+
+/* Its known tokens in one piece; valid until the next call. */
+static const uint32_t *seq_ids(struct sched *s, const struct seq *q)
+{
+    if (q->n_out == 0)
+        return q->prompt;
+    memcpy(s->scratch, q->prompt, q->n_prompt * sizeof *s->scratch);
+    memcpy(s->scratch + q->n_prompt, q->ids, q->n_out * sizeof *s->scratch);
+    return s->scratch;
+}
+
 /* Give a waiting sequence its place in kv, with what can be found. ERR_AGAIN: not now. */
 static enum err seq_open(struct sched *s, struct seq *q, const struct seq *from)
 {
@@ -85,17 +108,9 @@ static enum err seq_open(struct sched *s, struct seq *q, const struct seq *from)
         q->n_final = q->n_prompt;
         return OK;
     }
-    const struct request_options *o = &q->request->o;
-    const struct kv_key key = {.numerics = s->o.numerics, .adapter = o->adapter, .salt = o->salt};
-    const uint32_t *ids = q->prompt;
-    if (q->n_out > 0) {
-        memcpy(s->scratch, q->prompt, q->n_prompt * sizeof *ids);
-        memcpy(s->scratch + q->n_prompt, q->ids, q->n_out * sizeof *ids);
-        ids = s->scratch;
-    }
     uint32_t found;
     enum kv_hit hit;
-    TRY(kv_seq_open(s->kv, key, ids, n, s->o.prefix_cache && !q->want_prompt, &q->kv, &found, &hit));
+    TRY(kv_seq_open(s->kv, seq_key(s, q), seq_ids(s, q), n, seq_looks(s, q), &q->kv, &found, &hit));
     q->stored = q->n_final = found;
     q->computed = MIN(found, n - 1);
     return OK;
@@ -108,11 +123,44 @@ static void seq_unopen(struct sched *s, struct seq *q)
     q->stored = q->computed = q->n_final = 0;
 }
 
+/* Is a running prompt about to publish a block that this one begins with and nobody has published yet? Only one that
+ * got rows in the newest plan counts, so the wait is for work under way; and patience ends after so many plans. */
+static bool should_step_aside(struct sched *s, struct seq *q)
+{
+    const uint32_t bt = s->o.block_tokens;
+    if (q->queue != QUEUE_NEW || !seq_looks(s, q) || gate_admits_without_rows(s) || q->n_aside >= ASIDE_PLANS_MAX)
+        return false;
+    for (uint32_t i = s->n_running; i-- > 0;) {
+        const struct seq *p = &s->seqs[s->running[i]];
+        const uint32_t at = p->n_final / bt * bt, end = at + bt;
+        if (end > p->n_prompt || end > q->n_prompt || p->last_step < s->step || p->adapter != q->adapter)
+            continue;
+        if (memcmp(p->prompt + at, q->prompt + at, bt * sizeof *p->prompt) != 0 ||
+            memcmp(p->prompt, q->prompt, at * sizeof *p->prompt) != 0 || p->request->o.salt != q->request->o.salt)
+            continue;
+        if (kv_peek(s->kv, seq_key(s, q), q->prompt, end) < end) {
+            q->n_aside++;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Not worth opening? With nothing to find it would fit, or with what can be found it may. */
+static bool can_fit(struct sched *s, const struct seq *q, int64_t slack)
+{
+    const uint32_t need = blocks_for(s, seq_claim(s, q));
+    if ((int64_t)need <= slack || !seq_looks(s, q))
+        return (int64_t)need <= slack;
+    const uint32_t found = kv_peek(s->kv, seq_key(s, q), seq_ids(s, q), q->n_prompt + q->n_out);
+    return (int64_t)need - found / s->o.block_tokens <= slack;
+}
+
 static bool admit_waiting(struct sched *s, struct seq *q, uint64_t promised, uint32_t *need)
 {
     const struct seq *from = fork_source(s, q);
-    *need = 0;
-    if (seq_open(s, q, from) != OK)
+    *need = blocks_for(s, seq_claim(s, q));
+    if ((from == NULL && !can_fit(s, q, slack_of(s, promised))) || seq_open(s, q, from) != OK)
         return false;
     /* a fork makes the source copy too, when it writes on in the block they share */
     *need = claim_need(s, q) + (from != NULL && q->n_prompt % s->o.block_tokens != 0);
@@ -186,26 +234,34 @@ static bool has_time(const struct sched *s, const struct budget *b)
            cost_rows(&s->cost, b->step_rows, b->step_row_context, 0, (double)s->o.itl_target_ns) > 0;
 }
 
-void admit(struct sched *s, struct plan *plan, uint64_t now, struct budget *b)
+/* The head may not come in now for reasons that are not blocks. */
+static bool admit_is_over(const struct sched *s, const struct budget *b, uint32_t slot)
 {
-    const bool is_open = gate_is_open(s), without_rows = gate_admits_without_rows(s);
-    if (s->has_preempted || b->decodes_only || queue_head(s, is_open) == SLOT_NONE)
-        return;
-    if (is_open)
-        s->decodes_since = 0;
+    if (slot == SLOT_NONE)
+        return true;
+    if (!gate_admits_without_rows(s) && (b->rows == 0 || !has_time(s, b)))
+        return true;
+    const struct group *g = &s->groups[s->seqs[slot].group];
+    return s->o.batching == BATCH_STATIC && !g->is_admitted && s->n_members > 0 &&
+           s->n_members + g->n_live > s->o.max_num_seqs;
+}
+
+static void admit_queue(struct sched *s, struct plan *plan, uint64_t now, struct budget *b, bool is_open)
+{
     uint64_t promised = promised_blocks(s);
     for (;;) {
-        const uint32_t slot = queue_head(s, is_open);
-        if (slot == SLOT_NONE || (!without_rows && (b->rows == 0 || !has_time(s, b))))
+        const uint32_t slot = queue_head(s, is_open), n_paused = s->n_paused_running;
+        if (admit_is_over(s, b, slot))
             return;
-        const uint32_t n_paused = s->n_paused_running;
         if (s->n_running == s->o.max_num_seqs && !preempt_paused(s, plan, 0))
             return;
-        const struct seq *q = &s->seqs[slot];
-        const struct group *g = &s->groups[q->group];
-        if (s->o.batching == BATCH_STATIC && !g->is_admitted && s->n_members > 0 &&
-            s->n_members + g->n_live > s->o.max_num_seqs)
-            return;
+        if (should_step_aside(s, &s->seqs[slot])) {
+            if (sched_is_vtc(s) || s->n_aside == ASIDE_MAX)
+                return; /* a tenant's counter would be lifted by leaving the queue: its turn waits with it */
+            queue_remove(s, slot);
+            s->aside[s->n_aside++] = slot;
+            continue;
+        }
         const bool is_in = admit_blocks(s, plan, slot, promised);
         if (s->n_paused_running < n_paused)
             promised = promised_blocks(s);
@@ -217,4 +273,16 @@ void admit(struct sched *s, struct plan *plan, uint64_t now, struct budget *b)
         admitted_rows(s, plan, slot, b);
         promised += claim_need(s, &s->seqs[slot]);
     }
+}
+
+void admit(struct sched *s, struct plan *plan, uint64_t now, struct budget *b)
+{
+    const bool is_open = gate_is_open(s);
+    if (s->has_preempted || b->decodes_only || queue_head(s, is_open) == SLOT_NONE)
+        return;
+    if (is_open)
+        s->decodes_since = 0;
+    admit_queue(s, plan, now, b, is_open);
+    while (s->n_aside > 0)
+        queue_put(s, s->aside[--s->n_aside]);
 }

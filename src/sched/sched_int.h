@@ -39,6 +39,7 @@
 #include "sched/sched.h"
 
 #define SLOT_NONE UINT32_MAX
+#define ASIDE_MAX 16 /* of one plan: each has been looked up in the prefix index, which costs time */
 
 enum seq_state {
     SEQ_FREE,
@@ -78,6 +79,7 @@ struct seq {
     uint32_t out_at_admission;  /* n_out when it was last admitted */
     uint32_t n_blocks;          /* while swapped: how many */
     uint32_t queued_tokens;     /* what it adds to waiting_tokens */
+    uint32_t n_aside;           /* plans in which it waited for a prefix being computed */
     uint32_t child, next, prev; /* in a queue; next also in the list of free slots */
 };
 
@@ -152,8 +154,9 @@ struct sched {
     uint32_t new_root, again_root; /* queues; QUEUE_NEW of vtc is in the tenants */
     uint32_t *active;              /* [n_active] tenants with a queue, a heap by heap_key */
     uint32_t n_active;
-    uint32_t last_tenant; /* whose queue was the last to become empty */
-    uint32_t *scratch;    /* [context_max] ids in one piece */
+    uint32_t last_tenant;               /* whose queue was the last to become empty */
+    uint32_t *scratch;                  /* [context_max] ids in one piece */
+    uint32_t aside[ASIDE_MAX], n_aside; /* out of the queue until the end of this plan */
 
     uint32_t n_waiting, n_forking, n_swapped; /* n_waiting: WAITING, paused ones outside the queue included */
     uint32_t n_new, n_again;                  /* in the queues */

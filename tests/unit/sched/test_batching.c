@@ -227,29 +227,62 @@ static void an_exact_hit_computes_one_token_and_writes_nothing(void **state)
     world_fini(&w);
 }
 
-static void a_shared_prefix_saves_prefill_work(void **state)
+static uint64_t rows_of_a_burst(bool cached, uint32_t budget, enum queue_order order)
+{
+    struct world w;
+    struct world_options o = world_options_default();
+    o.sched.prefix_cache = cached;
+    o.sched.max_num_seqs = 64;
+    o.sched.out_max = 64;
+    o.sched.max_batched_tokens = budget;
+    o.sched.context_max = 2048;
+    o.sched.order = order;
+    o.n_blocks = 6000;
+    o.depth = 1;
+    o.check_every_step = false;
+    world_init(&w, &o);
+    struct request_options ro = world_request_options();
+    ro.max_tokens = 1;
+    for (uint32_t i = 0; i < 64; i++)
+        world_submit(&w, world_request_like(&ro, 1032, 1024, 5, i));
+    world_run(&w);
+    const uint64_t rows = w.rows_total;
+    world_fini(&w);
+    return rows;
+}
+
+/* Even when all of them come at once and the budget has room for many: those behind the first step aside. */
+static void a_prefix_shared_by_a_burst_is_computed_once(void **state)
 {
     (void)state;
-    uint64_t rows[2];
-    for (int cached = 0; cached < 2; cached++) {
-        struct world w;
-        struct world_options o = world_options_default();
-        o.sched.prefix_cache = cached != 0;
-        o.sched.max_batched_tokens = 512;
-        o.sched.context_max = 2048;
-        o.n_blocks = 2000;
-        o.depth = 1;
-        world_init(&w, &o);
-        struct request_options ro = world_request_options();
-        ro.max_tokens = 1;
-        for (uint32_t i = 0; i < 64; i++)
-            world_submit(&w, world_request_like(&ro, 1032, 1024, 5, i));
-        world_run(&w);
-        rows[cached] = w.rows_total;
-        world_fini(&w);
+    static const uint32_t budgets[] = {512, 2048, 16384};
+    for (size_t i = 0; i < COUNT_OF(budgets); i++) {
+        assert_int_equal(rows_of_a_burst(false, budgets[i], ORDER_FCFS), 64 * 1032);
+        assert_int_equal(rows_of_a_burst(true, budgets[i], ORDER_FCFS), 1032 + 63 * 8);
+        assert_int_equal(rows_of_a_burst(true, budgets[i], ORDER_VTC), 1032 + 63 * 8);
     }
-    assert_int_equal(rows[0], 64 * 1032);
-    assert_true(rows[0] > 8 * rows[1]);
+}
+
+static void who_steps_aside_holds_up_nobody(void **state)
+{
+    (void)state;
+    struct world w;
+    const struct world_options o = world_options_default();
+    world_init(&w, &o);
+    w.keep = true;
+    struct request_options ro = world_request_options();
+    struct request *r[3];
+    world_submit(&w, r[0] = world_request_like(&ro, 300, 280, 5, 1));
+    world_submit(&w, r[1] = world_request_like(&ro, 300, 280, 5, 2));
+    world_submit(&w, r[2] = world_request(30, 4, 3)); /* nothing in common */
+    while (r[1]->t_admitted == 0)
+        (void)world_turn(&w);
+    assert_true(r[2]->t_admitted != 0 && r[2]->t_admitted < r[1]->t_admitted);
+    assert_int_equal(r[1]->n_cached, 272);
+    world_run(&w);
+    for (uint32_t i = 0; i < 3; i++)
+        request_free(r[i]);
+    world_fini(&w);
 }
 
 static void choices_share_the_blocks_of_the_prompt(void **state)
@@ -316,7 +349,8 @@ int main(void)
         cmocka_unit_test(interval_lets_in_every_n_decode_steps),
         cmocka_unit_test(ratio_lets_in_when_enough_wait),
         cmocka_unit_test(an_exact_hit_computes_one_token_and_writes_nothing),
-        cmocka_unit_test(a_shared_prefix_saves_prefill_work),
+        cmocka_unit_test(a_prefix_shared_by_a_burst_is_computed_once),
+        cmocka_unit_test(who_steps_aside_holds_up_nobody),
         cmocka_unit_test(choices_share_the_blocks_of_the_prompt),
         cmocka_unit_test(prompt_logprobs_want_every_row_and_share_the_room),
     };
