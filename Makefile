@@ -12,7 +12,7 @@ help: ## this list
 build: ## set up and build the release binary
 	@tools/setup.sh build
 	@cmake --preset release >/dev/null
-	@cmake --build --preset release
+	@cmake --build --preset release --target quern quern_made
 
 serve: build ## set up, build, get the default model, serve it with the web page on 127.0.0.1:8000
 	@$(QUERN) pull >/dev/null || echo "The default model could not be fetched; a tiny one that writes nonsense takes its place."
@@ -24,6 +24,7 @@ test: ## set up, build every configuration, run every test
 
 bench: build ## measure against the peers; prints the tables of docs/benchmarks.md
 	@tools/setup.sh test
+	@cmake --build --preset release
 	@bench/run
 
 soak: ## long fuzz runs (SOAK_SECONDS per target, default 600)
@@ -32,6 +33,7 @@ soak: ## long fuzz runs (SOAK_SECONDS per target, default 600)
 
 goldens: build ## recompute tests/golden with llama.cpp and transformers (slow), then check in full
 	@tools/setup.sh test
+	@cmake --build --preset release
 	@tools/goldens.sh
 
 lint: ## clang-format, clang-tidy, cppcheck, tidy

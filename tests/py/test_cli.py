@@ -267,3 +267,20 @@ def test_every_option_and_verb_is_in_the_documentation():
         assert f"quern {verb}" in text
         for name in options(verb):
             assert f"--{name}" in text, name
+
+
+def test_the_documentation_gives_each_option_the_verbs_that_take_it():
+    takers = {}
+    for verb in verbs():
+        for name in options(verb):
+            takers.setdefault(name, set()).add(verb)
+    checked = 0
+    for line in (REPO / "docs" / "cli.md").read_text().splitlines():
+        cells = re.split(r"(?<!\\)\|", line)
+        names = re.findall(r"--([a-z0-9-]+)", cells[1]) if len(cells) == 5 else []
+        listed = set(re.findall(r"`([a-z]+)`", cells[2])) if len(cells) == 5 else set()
+        for name in names:
+            if name in takers and listed and "all that" not in cells[2]:
+                assert listed == takers[name], name
+                checked += 1
+    assert checked > 20
