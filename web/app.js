@@ -71,11 +71,20 @@ function showServer(s) {
   $("empty-model").textContent = modelName;
 }
 
+let connectTimer = 0;
+
+function connectLater() {
+  clearTimeout(connectTimer);
+  connectTimer = setTimeout(connect, RETRY_MS);
+}
+
+/* Asks who is there, and again until somebody is. */
 async function connect() {
+  clearTimeout(connectTimer);
   try {
     const s = await getJson("stats");
     showServer(s);
-    if (s.state === "starting") setTimeout(connect, RETRY_MS);
+    if (s.state === "starting") connectLater();
     const { data } = await getJson("v1/models");
     $("models").replaceChildren(...data.map((m) => el("option", "", m.id)));
     $("models").closest("label").hidden = data.length < 2;
@@ -86,7 +95,7 @@ async function connect() {
   } catch (error) {
     if (error.status === 401) return askKey(() => {});
     showServer(null);
-    setTimeout(connect, RETRY_MS);
+    connectLater();
   }
 }
 
@@ -230,7 +239,8 @@ addEventListener("hashchange", () => view(location.hash === HASH.dash ? "dash" :
 for (const [k, what] of [...KEYS, ...MORE]) $("keys").append(el("dt", "", el("kbd", "", k)), el("dd", "", what));
 $("chats-toggle").setAttribute("aria-expanded", !isNarrow());
 
-const lent = { toast, announce, model: () => modelName, onKey: askKey, onOpen: showParams, onStats: showServer };
+const lent = { toast, announce, reconnect: connect, model: () => modelName, onKey: askKey, onOpen: showParams,
+  onStats: showServer };
 chat.start(lent);
 dashboard.start(lent);
 view(location.hash === HASH.dash ? "dash" : "chat");

@@ -11,7 +11,7 @@ const IDEAS = ["Explain how a hand mill works", "Write a haiku about flour", "Th
 const SAVE_MS = 1000; // how often a growing answer is written down
 
 const jobs = new Map(); // conversation id -> job
-let page; // what app.js lends us: toast, announce, model, onKey
+let page; // what app.js lends us
 let current; // the conversation that is shown
 let atEnd = true; // the reader is at the end, so keep the end in view
 
@@ -155,6 +155,7 @@ function requestOf(conversation) {
 }
 
 function keep(conversation) {
+  if (!store.get(conversation.id)) return; // deleted while its answer was on the way
   if (!store.save(conversation)) page.toast("This browser's storage is full: the conversation is not kept.");
 }
 
@@ -182,6 +183,7 @@ async function answer(conversation) {
   } catch (error) {
     if (job.controller.signal.aborted) finish = "stopped";
     else if (error.status === 401) page.onKey(() => retry(conversation));
+    else if (error instanceof TypeError || error.status === 404) page.reconnect(); // away, or with another model
     if (finish !== "stopped") message.error = sentence(error);
   }
   cancelAnimationFrame(job.frame);

@@ -120,7 +120,7 @@ def test_a_message_is_answered_and_the_conversation_stays(visit, real):
     v.say("Good morrow")
     first = v.answer()
     assert first.strip()
-    expect(v.page.locator(".stats").last).to_contain_text(re.compile(r"\d+ tokens.* tokens/s · first after \d+"))
+    expect(v.page.locator(".stats").last).to_contain_text(re.compile(r"24 tokens.* · first after \d+"))
     v.page.reload()
     assert v.answer() == first
     v.page.click("[aria-label=Regenerate]")
@@ -208,7 +208,7 @@ def test_stop_closes_the_connection_and_keeps_what_came(visit, scripted):
     expect(v.page.locator("#send")).to_have_attribute("aria-label", "Stop")
     v.page.keyboard.press("Escape")
     assert "word" in v.answer()
-    expect(v.page.locator(".stats").last).to_contain_text("stopped")
+    expect(v.page.locator(".stats").last).to_contain_text(re.compile(r"\d+ tokens · \d+\.\d tokens/s · .* stopped"))
     assert scripted.script.left_early.wait(5), "the server still sees a reader"
     expect(v.page.locator("#send")).to_have_attribute("aria-label", "Send")
 
@@ -296,6 +296,32 @@ def test_several_conversations_are_kept_renamed_and_deleted(visit, scripted):
     assert sorted(picks.all_inner_texts()) == ["beta", "gamma"]
 
 
+def test_a_conversation_deleted_while_its_answer_grows_stays_deleted(visit, scripted):
+    scripted.script.answer = "word " * 2000
+    scripted.script.delay_s = 0.01
+    v = visit(scripted.url)
+    v.say("doomed")
+    expect(v.page.locator(".md").last).to_contain_text("word")
+    v.page.locator("#chats [aria-label=Delete]").click()
+    assert scripted.script.left_early.wait(5)
+    expect(v.page.locator("#empty")).to_be_visible()
+    v.page.reload()
+    expect(v.page.locator("#chats .pick")).to_have_count(0)
+
+
+def test_a_server_that_comes_back_is_found_again(visit, scripted):
+    v = visit(scripted.url)
+    v.page.route("**/stats", lambda r: r.abort())
+    v.page.route("**/completions", lambda r: r.abort())
+    v.say("anybody?")
+    expect(v.page.locator(".problem")).to_contain_text("cannot be reached")
+    expect(v.page.locator("#model-name")).to_have_text("no server")
+    v.page.unroute_all()
+    expect(v.page.locator("#state")).to_have_class("dot ready")
+    v.page.click(".problem button")
+    assert "Hello" in v.answer()
+
+
 def test_the_dashboard_moves_and_rests_when_unseen(visit, scripted):
     v = visit(scripted.url)
     v.page.click("#tab-dash")
@@ -329,14 +355,17 @@ def test_dark_and_light_follow_the_system_and_the_toggle(visit, scripted):
     assert paper(v) == "light"
     v.page.reload()
     assert paper(v) == "light"
-    assert paper(visit(scripted.url, color_scheme="light")) == "light"
+    v.page.click("#theme")
+    assert paper(v) == "dark"
+    v.page.click("#theme")  # as the system again
+    v.page.emulate_media(color_scheme="light")
+    assert paper(v) == "light"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_letters_stand_out_from_the_paper(visit, scripted, scheme):
+def test_letters_stand_out_from_the_paper(visit, scripted):
     """WCAG AA: 4.5 to 1 for every colour that text has."""
-    v = visit(scripted.url, color_scheme=scheme)
-    ratios = v.page.evaluate("""() => {
+    v = visit(scripted.url)
+    measure = """() => {
         const light = (c) => { const [r, g, b] = c.match(/\\d+/g).map((x) => {
             x /= 255; return x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4; });
             return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
@@ -348,8 +377,11 @@ def test_letters_stand_out_from_the_paper(visit, scripted, scheme):
           const [x, y] = [colour(a), colour(b)].sort((p, q) => q - p);
           out[`${a} on ${b}`] = (x + 0.05) / (y + 0.05);
         }
-        return out; }""")
-    assert min(ratios.values()) >= 4.5, ratios
+        return out; }"""
+    for scheme in ("light", "dark"):
+        v.page.emulate_media(color_scheme=scheme)
+        ratios = v.page.evaluate(measure)
+        assert min(ratios.values()) >= 4.5, (scheme, ratios)
 
 
 def test_a_phone_scrolls_in_one_direction(visit, scripted):
