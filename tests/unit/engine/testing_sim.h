@@ -92,8 +92,6 @@ struct sim_watch {
     uint64_t last_step, rows, tokens;
     uint32_t *written; /* [kv blocks x block_tokens] step that wrote the slot last */
     bool has_broken;
-    double served[SIM_TENANTS_MAX]; /* weighted tokens computed and chosen, over the tenant's weight */
-    uint32_t broken_bound;
 };
 enum err sim_watch_open(
     const struct sim_config *c, struct clock *clock, struct sim_watch **out, struct error *e) MUST_CHECK;

@@ -65,13 +65,11 @@ static enum err check_rows(struct sim_watch *w, const struct plan *p, const stru
         slots->view(slots->ctx, q->slot, &v);
         TRY(check_seq(w, p, q, &row, &v, e));
         if (v.request != NULL) {
-            const uint32_t tenant = v.request->o.tenant;
             const uint32_t n_prompt = v.request->o.n_prompt;
-            const uint32_t n_in = q->first_pos < n_prompt ? MIN(q->n_rows, n_prompt - q->first_pos) : 0;
-            w->served[tenant] += (w->c->sched.vtc_input_weight * n_in + w->c->sched.vtc_output_weight * q->samples) /
-                                 w->c->weights[tenant];
             n_prompts += seq_is_prompt(q, &v);
-            n_decodes += q->n_rows == 1 && q->first_pos >= n_prompt;
+            /* what was preempted or forked may come in with one row to compute: no decode yet */
+            n_decodes +=
+                q->n_rows == 1 && q->first_pos >= n_prompt && v.request->n_preempted == 0 && v.request->n_choices == 1;
         }
         for (uint32_t j = 0; j < i; j++)
             if (plan_seqs(p)[j].slot == q->slot)
@@ -79,8 +77,7 @@ static enum err check_rows(struct sim_watch *w, const struct plan *p, const stru
     }
     if (row != p->n_rows)
         return FAIL(e, ERR_INTERNAL, "%u rows of %u belong to a sequence", row, p->n_rows);
-    if (w->c->sched.batching == BATCH_PREFILL_FIRST && n_prompts > 0 && n_decodes > 0 &&
-        w->c->sched.preempt_every == 0 && w->c->kv.n_blocks > 100000)
+    if (w->c->sched.batching == BATCH_PREFILL_FIRST && n_prompts > 0 && n_decodes > 0)
         return FAIL(e, ERR_INTERNAL, "prefill-first mixed %u prompts and %u decodes", n_prompts, n_decodes);
     const uint32_t n_slots = w->c->kv.n_blocks * w->c->kv.block_tokens;
     for (uint32_t i = 0; i < p->n_rows; i++) {
