@@ -54,6 +54,7 @@ struct sim {
     struct pair pairs[SIM_TENANTS_MAX][SIM_TENANTS_MAX];
     uint32_t *ids; /* scratch for prompts */
     bool aborted, draining;
+    bool touched;      /* a client did something since the turn began: the engine has to look */
     uint64_t still_ns; /* the clock has stood here */
     uint32_t n_still;  /* for so many turns */
     struct sim_totals *t;
@@ -244,6 +245,7 @@ static void read_all(struct sim *m, struct asker *a)
         return;
     atomic_store(&a->r->n_read, MAX(least, atomic_load(&a->r->n_read)));
     engine_read_on(m->clients[a->client], a->r);
+    m->touched = true;
 }
 
 static void cancel(struct sim *m, struct asker *a)
@@ -251,6 +253,7 @@ static void cancel(struct sim *m, struct asker *a)
     a->cancelled = true;
     a->cancel_ns = NEVER;
     engine_cancel(m->clients[a->client], a->r);
+    m->touched = true;
 }
 
 static void look(struct sim *m, struct asker *a)
@@ -459,9 +462,14 @@ static enum err check_rest(struct sim *m, uint64_t next_ns, struct error *e)
     for (uint32_t i = 0; i < m->n_live; i++)
         if (is_behind(&m->live[i]))
             return OK;
-    if (m->n_live > 0)
-        return FAIL(
-            e, ERR_INTERNAL, "the loop rests until %.1f s with %u requests inside", seconds_of(next_ns), m->n_live);
+    if (m->n_live > 0) {
+        const struct request *const r = m->live[0].r;
+        return FAIL(e, ERR_INTERNAL,
+            "the loop rests until %.1f s with %u requests inside; one of %u tokens, n=%u, window %u, %u chosen, "
+            "admitted %.1f, preempted %u",
+            seconds_of(next_ns), m->n_live, r->o.n_prompt, r->n_choices, r->o.read_window, most_out(r),
+            seconds_of(r->t_admitted), r->n_preempted);
+    }
     return OK;
 }
 
@@ -484,6 +492,7 @@ static enum err turn(struct sim *m, bool *worked, uint64_t *next_ns, struct erro
 {
     TRY(check_progress(m, e));
     const uint64_t allocs = mem_thread_allocs();
+    m->touched = false;
     *worked = engine_turn(m->engine, next_ns);
     if (mem_thread_allocs() != allocs)
         return FAIL(e, ERR_INTERNAL, "the engine allocated");
@@ -520,7 +529,7 @@ static enum err live_until_the_end(struct sim *m, struct error *e)
         bool worked;
         uint64_t next_ns;
         TRY(turn(m, &worked, &next_ns, e));
-        if (worked)
+        if (worked || m->touched)
             continue;
         TRY(check_rest(m, next_ns, e));
         now = clock_now(&m->clock);

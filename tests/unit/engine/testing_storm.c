@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #define CHOICES_MAX 3
-#define TOKENS_MAX  40
+#define TOKENS_MAX  24
 #define NOISE_MAX   8
 
 struct answer { /* of one choice */
@@ -62,7 +62,7 @@ struct sched_options storm_sched(void)
 /* Prompts share beginnings: one of four families, cut at a random length. */
 static void make_prompt(uint32_t i, uint32_t *ids, uint32_t *n)
 {
-    *n = 1 + (uint32_t)(draw(11, i) % (i % 5 == 0 ? 150 : 40));
+    *n = 1 + (uint32_t)(draw(11, i) % (i % 5 == 0 ? 120 : 40));
     const uint32_t own = (uint32_t)(draw(12, i) % 3) == 0 ? 0 : (uint32_t)(draw(13, i) % *n);
     for (uint32_t k = 0; k < *n; k++)
         ids[k] = (uint32_t)(draw(k < own || own == 0 ? 1000 + i % 4 : 2000 + i, k) % STORM_VOCAB);
