@@ -262,11 +262,12 @@ static void draw_cache(struct canvas *c, const struct top_figures *f)
 
 static void draw_requests(struct canvas *c, const struct top_sample *s)
 {
+    const uint64_t preempted = s->swaps + s->recomputes;
     label(c, "Requests");
     putf(c, "%llu", (unsigned long long)s->requests);
     for (size_t i = 0; i < s->n_reasons; i++)
         putf(c, ", %llu %s", (unsigned long long)s->reasons[i].n, s->reasons[i].name);
-    putf(c, ", %llu preempted", (unsigned long long)(s->swaps + s->recomputes));
+    putf(c, ", %llu preempted", (unsigned long long)preempted);
     end_line(c);
 }
 

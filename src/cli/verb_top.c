@@ -55,7 +55,10 @@ static enum err ask(struct top *t, struct error *e)
 {
     struct top_sample fresh;
     TRY(fetch_get(t->fetch, "/stats", &t->body, e));
-    if (top_sample_read(&fresh, buf_str(&t->body), clock_now(&t->clock), e) != OK)
+    const enum err err = top_sample_read(&fresh, buf_str(&t->body), clock_now(&t->clock), e);
+    if (err == ERR_NOMEM)
+        return err;
+    if (err != OK)
         return error_prefix(e, "%s sends numbers that cannot be read", fetch_url(t->fetch));
     top_history_add(&t->history, &fresh);
     return OK;
