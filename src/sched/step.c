@@ -157,6 +157,8 @@ bool sched_plan(struct sched *s, uint64_t now, bool flying, struct plan *plan)
     s->n_forkable = 0;
     if (s->o.preempt_every > 0 && s->plans % s->o.preempt_every == 0)
         preempt_forced(s, plan);
+    if (s->n_running == 0 && !flying) /* the only one was forced out: somebody must come in, or the loop would rest */
+        s->has_preempted = false;
     if (s->o.batching == BATCH_PREFILL_FIRST) {
         plan_prefill_first(s, plan, now);
     } else {
