@@ -2,7 +2,8 @@
  * histories, output counts and stop matchers move, so they are the same whatever was planned around them.
  *
  * A sequence may have changed since the plan was made: ended (its rows were surplus), swapped out (nothing differs but
- * where its blocks are), or preempted for recomputing (the token counts, the positions do not: seq.valid_from). */
+ * where its blocks are), or preempted for recomputing (the token counts, the positions do not). It cannot have been
+ * admitted again: that takes another plan, which is made after this commit. */
 #include "sched/sched_int.h"
 
 #include <math.h>
@@ -72,9 +73,9 @@ static void commit_token(struct sched *s, uint32_t slot, const struct step_token
 }
 
 /* What the rows of one sequence have made final. */
-static void commit_rows(struct sched *s, const struct plan *plan, const struct plan_seq *ps, struct seq *q)
+static void commit_rows(struct sched *s, const struct plan_seq *ps, struct seq *q)
 {
-    if (plan->step < q->valid_from)
+    if (q->state == SEQ_WAITING) /* preempted since: what the rows stored is gone */
         return;
     q->n_final = MAX(q->n_final, ps->first_pos + ps->n_rows);
     const uint32_t n_full = q->n_final / s->o.block_tokens;
@@ -116,7 +117,7 @@ void sched_commit(struct sched *s, const struct plan *plan, const struct step_re
                 slot_give(s, ps->slot);
             continue;
         }
-        commit_rows(s, plan, ps, q);
+        commit_rows(s, ps, q);
         if (ps->samples != 0) {
             q->n_flying--;
             commit_token(s, ps->slot, t, now);

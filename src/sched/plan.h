@@ -2,8 +2,7 @@
  * can be recorded, replayed, or sent to another process. sched writes it, a runner reads it, neither knows the other.
  *
  * The order of doing: swaps out, swaps in, copies, then the rows. Copies are of device blocks (copy on write), and may
- * be of blocks that have just been swapped in. There
- * may be no rows at all, only copies.
+ * be of blocks that have just been swapped in. There may be no rows at all, only copies.
  *
  * A row's token is an id, or PLAN_TOKEN_FLYING: the token that the step before is choosing for this slot, which the
  * runner gathers itself, since nobody has read it yet (depth 1).

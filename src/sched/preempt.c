@@ -46,7 +46,6 @@ static void preempt(struct sched *s, struct plan *plan, uint32_t i)
         kv_seq_close(s->kv, q->kv, sched_fence(s));
         q->kv = KV_SEQ_NONE;
         q->computed = q->stored = q->n_final = q->n_published = 0;
-        q->valid_from = plan->step;
         seq_set_state(s, q, SEQ_WAITING);
         s->stats.preempted_recompute++;
     }

@@ -71,7 +71,6 @@ struct seq {
 
     int64_t key; /* rank: key, then ticket */
     uint64_t ticket;
-    uint64_t valid_from;    /* rows of earlier steps were of a life that ended by recomputing */
     uint64_t last_step;     /* newest plan that names it */
     uint32_t stored_before; /* stored, without what that plan writes */
     uint64_t paused_since;

@@ -80,6 +80,38 @@ static void one_step_ahead_computes_at_most_one_surplus_row_for_an_end(void **st
     world_fini(&w);
 }
 
+static void every_chosen_token_is_in_the_history_once(void **state)
+{
+    (void)state;
+    for (uint32_t k = 0; k < 4; k++) {
+        struct world w;
+        struct world_options o = world_options_default();
+        o.depth = k & 1;
+        o.sched.preempt_every = 3; /* recomputing a token is not choosing it again */
+        o.sched.preempt = (k & 2) != 0 ? PREEMPT_SWAP : PREEMPT_RECOMPUTE;
+        o.eos_every = 0;
+        world_init(&w, &o);
+        w.keep = true;
+        struct request_options ro = world_request_options();
+        ro.max_tokens = 50;
+        ro.n_choices = 2;
+        ro.sample.presence_penalty = 0.5f;
+        struct request *r = world_request_like(&ro, 20, 0, 0, 1);
+        world_submit(&w, r);
+        world_run(&w);
+        for (uint32_t c = 0; c < 2; c++) {
+            uint32_t n = 0;
+            for (uint32_t id = 0; id < WORLD_VOCAB; id++)
+                n += sample_history_count(&r->choices[c].history, id);
+            assert_int_equal(n, 50);
+            for (uint32_t i = 0; i < 50; i++)
+                assert_true(sample_history_count(&r->choices[c].history, r->choices[c].ids[i]) > 0);
+        }
+        request_free(r);
+        world_fini(&w);
+    }
+}
+
 /* A vocabulary where id i is the letter 'a' + i % 26. */
 static char letters[WORLD_VOCAB];
 static uint32_t offsets[WORLD_VOCAB + 1];
@@ -348,6 +380,7 @@ int main(void)
         cmocka_unit_test(below_min_tokens_stop_ids_are_banned),
         cmocka_unit_test(the_context_is_a_length_too),
         cmocka_unit_test(one_step_ahead_computes_at_most_one_surplus_row_for_an_end),
+        cmocka_unit_test(every_chosen_token_is_in_the_history_once),
         cmocka_unit_test(stop_strings_end_where_they_are_found),
         cmocka_unit_test(a_row_without_a_choice_fails_its_request_only),
         cmocka_unit_test(cancel_at_every_point_gives_everything_back),

@@ -67,32 +67,66 @@ static void copy_cells(const struct world *w, uint64_t *to, const uint64_t *from
         memcpy(to + (size_t)c[i].dst * bt, from + (size_t)c[i].src * bt, bt * sizeof *to);
 }
 
-static void forward(struct world *w, const struct plan *p)
+static size_t cell_of(const struct world *w, const struct plan *p, const struct plan_seq *q, uint32_t pos)
 {
     const uint32_t bt = w->o.sched.block_tokens;
+    return (size_t)plan_table(p)[q->table_at + pos / bt] * bt + pos % bt;
+}
+
+static uint32_t token_of(const struct world *w, const struct plan *p, const struct plan_seq *q, uint32_t k)
+{
+    const int32_t token = plan_token(p)[q->first_row + k];
+    return token == PLAN_TOKEN_FLYING ? flying_token(w, q->slot) : (uint32_t)token;
+}
+
+/* All rows read before any row writes, so that nothing may rely on what others of the same step store. */
+static void forward(struct world *w, const struct plan *p)
+{
     copy_cells(w, w->host, w->cells, plan_out_copies(p), p->n_out_copies);
-    copy_cells(w, w->cells, w->cells, plan_copies(p), p->n_copies);
     copy_cells(w, w->cells, w->host, plan_in_copies(p), p->n_in_copies);
+    copy_cells(w, w->cells, w->cells, plan_copies(p), p->n_copies);
+    uint64_t *chains = w->chains;
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct plan_seq *q = &plan_seqs(p)[i];
-        const uint32_t *table = plan_table(p) + q->table_at;
         struct slot_view v;
         sched_slot_view(w->s, q->slot, &v);
-        uint64_t chain = 1 + v.request->o.adapter;
-        if (q->first_pos > 0)
-            chain = w->cells[(size_t)table[(q->first_pos - 1) / bt] * bt + (q->first_pos - 1) % bt];
+        chains[i] = q->first_pos > 0 ? w->cells[cell_of(w, p, q, q->first_pos - 1)] : 1 + v.request->o.adapter;
+        uint64_t chain = chains[i];
         for (uint32_t k = 0; k < q->n_rows; k++) {
-            const uint32_t row = q->first_row + k, pos = q->first_pos + k;
-            const int32_t token = plan_token(p)[row];
-            chain = mix(chain, token == PLAN_TOKEN_FLYING ? flying_token(w, q->slot) : (uint32_t)token);
-            const uint32_t at = table[pos / bt] * bt + pos % bt;
-            if (plan_kv_slot(p)[row] == PLAN_NO_WRITE) {
-                assert_true(w->cells[at] == chain);
-            } else {
-                assert_int_equal(plan_kv_slot(p)[row], at);
-                w->cells[at] = chain;
-            }
+            chain = mix(chain, token_of(w, p, q, k));
+            if (plan_kv_slot(p)[q->first_row + k] == PLAN_NO_WRITE)
+                assert_true(w->cells[cell_of(w, p, q, q->first_pos + k)] == chain);
         }
+    }
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const struct plan_seq *q = &plan_seqs(p)[i];
+        for (uint32_t k = 0; k < q->n_rows; k++) {
+            const uint32_t slot = plan_kv_slot(p)[q->first_row + k];
+            const size_t at = cell_of(w, p, q, q->first_pos + k);
+            chains[i] = mix(chains[i], token_of(w, p, q, k));
+            assert_true(slot == PLAN_NO_WRITE || slot == at);
+            w->cells[at] = chains[i];
+        }
+    }
+}
+
+/* A block that the flying step reads or writes is not written by this one, except by the same sequence. */
+static void fences_hold(const struct world *w, const struct plan *flying, const struct plan *p)
+{
+    const uint32_t bt = w->o.sched.block_tokens;
+    uint32_t *owner = w->owners;
+    memset(owner, 0xff, w->o.n_blocks * sizeof *owner);
+    for (uint32_t i = 0; i < flying->n_seqs; i++)
+        for (uint32_t k = 0; k < plan_seqs(flying)[i].n_table; k++)
+            owner[plan_table(flying)[plan_seqs(flying)[i].table_at + k]] = plan_seqs(flying)[i].slot;
+    for (uint32_t i = 0; i < p->n_copies; i++)
+        assert_int_equal(owner[plan_copies(p)[i].dst], UINT32_MAX);
+    for (uint32_t i = 0; i < p->n_in_copies; i++)
+        assert_int_equal(owner[plan_in_copies(p)[i].dst], UINT32_MAX);
+    for (uint32_t row = 0; row < p->n_rows; row++) {
+        const uint32_t slot = plan_kv_slot(p)[row];
+        if (slot != PLAN_NO_WRITE && owner[slot / bt] != UINT32_MAX)
+            assert_int_equal(owner[slot / bt], plan_seqs(p)[plan_seq_of_row(p)[row]].slot);
     }
 }
 
@@ -164,6 +198,8 @@ bool world_turn(struct world *w)
     const bool planned = sched_plan(w->s, w->now, w->flying, p);
     if (planned) {
         plan_is_within_limits(w, p);
+        if (w->flying)
+            fences_hold(w, w->plans[me ^ 1], p);
         forward(w, p);
     }
     if (w->flying)
@@ -308,10 +344,12 @@ void world_init(struct world *w, const struct world_options *o)
     const uint32_t table = o->sched.max_num_seqs * ko.seq_blocks_max;
     for (int i = 0; i < 2; i++) {
         assert_ok(e, plan_new(o->sched.max_batched_tokens, o->sched.max_num_seqs, table,
-                         MAX(ko.seq_blocks_max, o->sched.max_num_seqs) * 4, &w->plans[i], &e));
+                         MAX(ko.seq_blocks_max, o->sched.max_num_seqs), &w->plans[i], &e));
         w->tokens[i] = mem_array(o->sched.max_num_seqs, sizeof *w->tokens[i]);
     }
     w->cells = mem_array((size_t)o->n_blocks * o->sched.block_tokens, sizeof *w->cells);
+    w->owners = mem_array(o->n_blocks, sizeof *w->owners);
+    w->chains = mem_array(o->sched.max_num_seqs, sizeof *w->chains);
     w->host = mem_array((size_t)o->n_host_blocks * o->sched.block_tokens + 1, sizeof *w->host);
 }
 
@@ -328,4 +366,6 @@ void world_fini(struct world *w)
     kv_free(w->kv);
     mem_free(w->cells);
     mem_free(w->host);
+    mem_free(w->owners);
+    mem_free(w->chains);
 }

@@ -30,7 +30,8 @@ struct world {
     struct plan *plans[2];
     struct step_token *tokens[2];
     uint32_t n_tokens[2];
-    uint64_t *cells, *host;
+    uint64_t *cells, *host, *chains;
+    uint32_t *owners;
     bool flying;
     uint32_t turn;
     uint64_t now;
