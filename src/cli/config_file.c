@@ -7,10 +7,11 @@
  *   json = true
  *
  * A value is the rest of the line without blanks around it; in double quotes it keeps them, and \" \\ \n \t stand for
- * themselves. A path may begin with "~/". Repeatable options are given once per line. Names are those of the command line without the dashes;
- * aliases are accepted. The whole file is checked, the sections of other verbs too, so that a mistake is found when the
- * file is written and not when it is first needed. An option at the top that the verb does not take is fine (the file
- * serves all verbs); in a verb's section it is an error, as is an option set twice in one section. */
+ * themselves. A path may begin with "~/". Repeatable options are given once per line. Names are those of the command
+ * line without the dashes; aliases are accepted. The whole file is checked, the sections of other verbs too, so that a
+ * mistake is found when the file is written and not when it is first needed. An option at the top that the verb does
+ * not take is fine (the file serves all verbs); in a verb's section it is an error, as is an option set twice in one
+ * section. */
 #include "cli/options.h"
 
 #include "cli/cli.h"
