@@ -1,27 +1,110 @@
 #!/usr/bin/env python3
-"""The CUDA backend against the CPU on the machine it runs on: logits of every position and greedy continuations of the
-tiny models, and the time of a replayed decode step. Prints a short table; exits 1 on a mismatch.
+"""The CUDA backend against float64 arithmetic and against the CPU, on the machine it runs on: every op in every weight
+format, with fresh random inputs each run, then whole models. Prints a line per group; exits 1 on a mismatch.
 
   cmake --preset cuda && cmake --build --preset cuda
-  QUERN_TESTING_LIB=build/cuda/tests/libquern_testing.so python3 bench/device_check.py
+  QUERN_TESTING_LIB=build/cuda/tests/libquern_testing.so python3 bench/device_check.py [--seed N] [--only WORD]
 
-Tokens are compared greedily. Where they part, the CPU's two best logits must be closer than the largest difference of
-logits between the backends: rounding, not error. The twin with a wrong input must fail, or the check proves nothing.
+Every bound has a twin with a planted error, which must be over the bound, or the check proves nothing. Greedy tokens of
+whole models are compared too. Where they part, the CPU's two best logits must be closer than the largest difference of
+logits between the backends: rounding, not error.
 """
+import argparse
 import pathlib
 import sys
+import tempfile
 import time
+import types
 
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "py"))
+import quern_ops as ops  # noqa: E402
 from quern_model import Model  # noqa: E402
 
+# Activations are rounded to f16 (bf16 beside BF16 weights), and sums are f32. Q4_K's scales are rounded to f16 too. F8 products of many rows round them to
+# e4m3 as well: 3 bits and a half, so 2.6% each, and random over a row.
+PRODUCTS = {"F32": 1e-5, "F16": 1e-3, "BF16": 4e-3, "Q8_0": 1e-3, "Q4_0": 1e-3, "Q4_1": 1e-3, "Q4_K": 2e-3,
+            "Q6_K": 1e-3, "Q5_K": 1e-3}
+F8 = 4.5e-2
+ROWS = [1, 3, 8, 9, 17, 33, 65, 200]
+KV = {"F32": 8e-3, "F16": 8e-3, "BF16": 1.2e-2, "Q8_0": 1.5e-2, "Q4_0": 5e-2, "F8_E4M3": 5e-2}
 MODELS = [ROOT / "tests/data/tiny/tiny-1m-f16.gguf", ROOT / "tests/data/tiny/tiny-1m-hf"]
 PROMPTS = [[1, 257, 300, 13, 44, 999, 2, 7, 1, 500], list(range(40, 140)), [5]]
 STEPS = 64
 BOUND = {"F32": 2e-3, "F16": 2e-3, "BF16": 5e-3}  # inputs of products are rounded to F16; BF16 keys to 8 bits
+failures = []
+
+
+def verdict(name, worst, bound, twin):
+    ok = worst < bound < twin
+    if not ok:
+        failures.append(name)
+    print(f"{name:44} error {worst:.1e}  bound {bound:.1e}  twin {twin:.1e}  {'ok' if ok else 'MISMATCH'}", flush=True)
+
+
+def group(name, bound, cases):
+    """cases: functions that give (got, want). The twin is a single wrong block of one row's output."""
+    worst, twin = 0.0, float("inf")
+    for case in cases:
+        try:
+            got, want = case()
+        except RuntimeError as e:
+            print(name, e)
+            worst = float("inf")
+            continue
+        worst = max(worst, *(ops.distance(g[None], w[None]) for g, w in zip(got, want)))
+        bad = got[-1].copy()
+        bad[: max(16, len(bad) // 16)] *= 1.5  # as if part of a tile were scaled wrongly
+        twin = min(twin, ops.distance(bad, want[-1]))
+    verdict(name, worst, bound, twin)
+
+
+def check_products(seed):
+    for dtype, bound in PRODUCTS.items():
+        group(f"product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
+                                          for r in ROWS for s in ((272, 768), (96, 4096))])
+    group("product BF16 as F8", F8, [lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True)
+                                     for r in ROWS])
+
+
+def check_feed_forward(seed):
+    for dtype, bound in PRODUCTS.items():
+        group(f"feed-forward {dtype}", 4 * bound, [lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r)
+                                                   for r in ROWS])
+        group(f"mixture {dtype}", 4 * max(bound, 1e-3), [
+            lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 512, seed + r, experts=6, top_k=2) for r in (1, 5, 40)])
+    group("feed-forward BF16 as F8", 3 * F8, [
+        lambda r=r: ops.feed_forward("cuda", "BF16", r, 512, 1024, seed + r, fp8=True) for r in ROWS])
+
+
+def shape(n_heads, n_kv_heads, head_dim, window=0, cap=0.0, rope=ops.ROPE_HALVES, rope_dims=None, qk_norm=0, block=16):
+    return dict(n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, window=window, cap=cap, rope=rope,
+                rope_dims=head_dim if rope_dims is None else rope_dims, qk_norm=qk_norm, block_tokens=block)
+
+
+DECODE = ([0, 1, 15, 16, 100, 255, 256, 257, 700, 1500], [1] * 10)
+PREFILL = ([0, 0, 5, 300, 0, 64], [1, 70, 33, 129, 300, 2])
+MIXED = ([600, 0, 31, 90], [1, 200, 4, 1])
+SHAPES = [shape(8, 2, 64), shape(4, 4, 80, block=48), shape(6, 2, 96, rope=ops.ROPE_PAIRS), shape(8, 2, 128, block=32),
+          shape(4, 1, 256), shape(8, 2, 128, window=100, cap=30.0), shape(7, 1, 64, window=16, rope_dims=32),
+          shape(4, 2, 64, qk_norm=1), shape(4, 2, 32), shape(24, 1, 64)]
+
+
+def check_attention(seed):
+    for kv, bound in KV.items():
+        cases = []
+        for i, s in enumerate(SHAPES if kv in ("F16", "BF16") else SHAPES[3:6] + SHAPES[8:9]):
+            if kv in ("Q8_0", "Q4_0") and s["head_dim"] % 32 != 0:
+                continue
+            for j, (before, rows) in enumerate((DECODE, PREFILL, MIXED)):
+                weight = "BF16" if (i + j) % 2 else "F16"
+                reference_kv = "F32" if kv == "F8_E4M3" else kv  # which the CPU has not
+                cases.append(lambda s=s, b=before, r=rows, w=weight, k=kv, q=reference_kv, n=seed + 10 * i + j: (
+                    ops.attention(["cuda"], w, k, dict(s), b, r, n)[0],
+                    ops.attention(["cpu-ref"], w, q, dict(s), b, r, n)[0]))
+        group(f"attention, {kv} cache, {len(cases)} cases", bound, cases)
 
 
 def greedy(model, ids):
@@ -35,29 +118,71 @@ def greedy(model, ids):
 
 
 def compare(path, kv):
-    bad = 0
     with Model(path, variant="cuda", kv_dtype=kv) as gpu, Model(path, variant="cpu-ref", kv_dtype=kv) as cpu:
         for ids in PROMPTS:
             ours, theirs = gpu.logits(ids), cpu.logits(ids)
-            error = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
             twin = gpu.logits([(7 * i + 3) % 2000 for i in ids])[-1]
-            twin_error = np.linalg.norm(twin - theirs[-1]) / np.linalg.norm(theirs[-1])
             a, _ = greedy(gpu, ids)
             b, rows = greedy(cpu, ids)
             same = next((i for i in range(STEPS) if a[i] != b[i]), STEPS)
-            ok = error < BOUND[kv] and twin_error > 5 * BOUND[kv]
+            name = f"{path.name} {kv} prompt {len(ids)}, {same}/{STEPS} tokens"
             if same < STEPS:
                 best = np.sort(rows[same])[-2:]
-                ok = ok and best[1] - best[0] < 2 * np.abs(ours - theirs).max() + 1e-3
-            bad += not ok
-            print(f"{path.name:20} kv {kv:5} prompt {len(ids):3}  error {error:.1e}  twin {twin_error:.1e}  "
-                  f"equal tokens {same}/{STEPS}  {'ok' if ok else 'MISMATCH'}")
+                if best[1] - best[0] >= 2 * np.abs(ours - theirs).max() + 1e-3:
+                    failures.append(name)
+                    print(f"{name}: tokens part where the choice is clear")
+            verdict(name, ops.distance(ours, theirs), BOUND[kv], ops.distance(twin, theirs[-1]) / 5)
         began = time.perf_counter()
         for i in range(200):
             gpu.logits([3], first=100 + i)
         print(f"{path.name:20} kv {kv:5} {(time.perf_counter() - began) / 200 * 1e6:.0f} us a decode step, replayed")
-    return bad
+
+
+def check_models(_seed):
+    for path in MODELS:
+        for kv in BOUND:
+            compare(path, kv)
+
+
+def check_architectures(_seed):
+    """Every architecture, F32, against the float64 reference: exact arithmetic but for the kernels' own order."""
+    try:
+        import gguf  # noqa: F401
+    except ModuleNotFoundError: # only needed to write files of that kind
+        sys.modules["gguf"] = types.ModuleType("gguf")
+    import reference_models
+    from reference import Reference, error
+    for name in reference_models.CASES:
+        config = reference_models.make_config(name)
+        weights = reference_models.make_weights(config, name)
+        ids = reference_models.make_ids(config, 120)
+        want = Reference(config, weights, context=120).logits(ids)
+        with tempfile.TemporaryDirectory() as scratch:
+            path = reference_models.write_hf(pathlib.Path(scratch) / name, config, weights)
+            with Model(path, context=120, kv_dtype="F32", variant="cuda") as model:
+                got, twin = model.logits(ids, chunk=50), model.logits([ids[-1]] + list(ids[1:]), chunk=50)
+        verdict(f"architecture {name}", error(got, want), 2e-3 if reference_models.is_mixture(config) else 1e-4,
+                error(twin, want))
+
+
+CHECKS = {"products": check_products, "feed": check_feed_forward, "attention": check_attention,
+          "architectures": check_architectures, "models": check_models}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--only", choices=CHECKS)
+    args = parser.parse_args()
+    print(f"seed {args.seed}")
+    for name, check in CHECKS.items():
+        if args.only in (None, name):
+            began = time.perf_counter()
+            check(args.seed)
+            print(f"-- {name}: {time.perf_counter() - began:.0f} s", flush=True)
+    print(f"{len(failures)} mismatches" + "".join(f"\n  {f}" for f in failures))
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    sys.exit(1 if sum(compare(path, kv) for path in MODELS for kv in ("F16", "F32", "BF16")) else 0)
+    sys.exit(main())

@@ -28,6 +28,12 @@ struct cuda_description {
 };
 bool cuda_describe(struct cuda_description *out);
 
+/* The card's limits, measured on it in about a second; 0 where there was no memory for it. */
+struct cuda_limits {
+    double read_bytes_s, bf16_ops_s, f8_ops_s;
+};
+void cuda_measure(struct dev *d, struct cuda_limits *out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,4 +1,4 @@
-/* Private to cuda/: the device and the launchers that device.cu puts into the table. */
+/* Private to cuda/: the device, how weights lie in its memory, and the launchers that device.cu puts into the table. */
 #ifndef CUDA_CUDA_INT_H
 #define CUDA_CUDA_INT_H
 
@@ -7,20 +7,55 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-#define GRAPHS_MAX 16  /* recorded step shapes; decode batches come in few sizes, the oldest is thrown out */
-#define PLANS_MAX  256 /* matrix shapes whose cuBLASLt algorithm is remembered */
-#define LT_BYTES   ((size_t)32 << 20) /* workspace cuBLASLt is given; what its documentation suggests for Hopper */
+#define GRAPHS_MAX  64  /* recorded step shapes; decode batches come in buckets, the least used is thrown out */
+#define PLANS_MAX   256 /* matrix shapes whose cuBLASLt algorithm is remembered */
+#define SLABS_MAX   256 /* pieces of device memory that weights are cut from */
+#define LT_BYTES    ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
+#define UNPACK_ROWS 4096 /* rows of a quantised matrix that are made f16 at a time for a large product */
+#define PARTS_MAX   4096 /* (row, part of the context) pairs of one step; more make the parts longer */
+#define SPLIT       256  /* positions of a part: attention's cuts lie at multiples of it, whatever the batch */
 
-/* Activation rows in the types products read. f32 is always there. */
+/* Activation rows in the types products read; NULL unless asked for. */
 struct acts {
     uint32_t rows, n, forms;
     float *f32;
-    void *f16, *bf16; /* __half, __nv_bfloat16; NULL unless asked for */
+    void *f16, *bf16; /* __half, __nv_bfloat16 */
+};
+
+/* How the rows of a matrix lie in device memory; formats.cuh has the layouts. */
+enum format {
+    FORMAT_F32,
+    FORMAT_F16,
+    FORMAT_BF16,
+    FORMAT_F8,  /* e4m3, one f32 scale per row beside it */
+    FORMAT_Q8,  /* Q8_0 */
+    FORMAT_Q4,  /* Q4_0 */
+    FORMAT_Q4M, /* Q4_1 */
+    FORMAT_Q4K, /* Q4_K */
+    FORMAT_Q6K, /* Q6_K */
+};
+
+/* weight.packed points to this, in host memory. */
+struct matrix {
+    enum format format;
+    uint32_t n_out, n_in;
+    uint32_t row_bytes; /* from one row to the next, a multiple of 16 for all but odd float widths */
+    uint64_t mat_bytes; /* from one expert's matrix to the next */
+    unsigned char *data;
+    float *scales; /* FORMAT_F8: [n_mats][n_out], else NULL */
+    uint32_t slab, scales_slab;
+};
+
+struct slab {
+    unsigned char *p; /* NULL = free */
+    size_t bytes, used;
+    uint32_t n_weights;
 };
 
 struct lt_plan {
-    uint32_t m, n, k, ldc;
-    cudaDataType type;
+    uint32_t m, n, k, ldw, ldc;
+    cudaDataType type, out_type;
+    uint64_t used;
     cublasLtMatmulAlgo_t algo;
 };
 
@@ -30,38 +65,98 @@ struct graph {
     uint64_t used;
 };
 
+struct plan; /* attend_plan.cu: how the attention of this step is cut */
+
 struct dev {
     cudaStream_t stream;
     cublasLtHandle_t lt;
     void *lt_workspace;
     uint32_t rows_max;
+    uint32_t capability, n_sms, skinny_most;
+    bool fp8, deterministic;
     int failed;        /* the first cudaError_t or 1000 + cublasStatus_t; 0 = none */
     const char *where; /* the call that failed */
+
+    struct slab slabs[SLABS_MAX];
+    uint32_t slab_open[2];     /* the one that is cut from: matrices, scales */
+    uint64_t weight_bytes;     /* taken so far */
+    void *staging;             /* device room for the file's bytes of a matrix that is repacked */
+    size_t staging_bytes;
+    void *unpacked;            /* [UNPACK_ROWS][widest quantised row] f16, for large products */
+    size_t unpacked_bytes;
+    unsigned char *acts_f8;    /* [rows_max][widest F8 row], and a scale per row */
+    float *acts_scale;
+    size_t acts_f8_bytes;
+    uint32_t *groups;          /* experts.cu: rows sorted by expert */
+    size_t groups_bytes;
+
+    struct plan *plan;
+    float *parts;      /* [PARTS_MAX][heads][D], then [PARTS_MAX][heads][2] */
+    uint32_t *arrived; /* counters of finished parts, zero between kernels */
+    size_t plan_bytes, parts_bytes, arrived_bytes;
+    uint64_t batch_version, planned_version; /* the batch arrays changed; the plan belongs to them */
+    uint32_t planned_per_kv;
+
     struct lt_plan plans[PLANS_MAX];
     uint32_t n_plans;
     struct graph graphs[GRAPHS_MAX];
-    uint64_t graph_clock;
+    uint64_t clock;
     struct graph_key recording;
+    bool is_recording;
 };
 
 /* Keep the first failure. */
 void cuda_note(struct dev *d, int status, const char *where);
 #define CUDA_DO(d, call) cuda_note((d), (int)(call), #call)
 
-/* products.cu: out[t * ldc + o] = sum over k of in[t][k] * w[o][k] + beta * out. */
-void cuda_product(struct dev *d, const struct weight *w, const struct acts *in, uint32_t n_rows, float *out,
-    uint32_t ldc, float beta);
+/* Room that is made once, at the size first asked for or grown; never inside a step but its first. NULL on failure,
+ * which is noted. */
+void *cuda_room(struct dev *d, void **p, size_t *have, size_t want);
 
-/* The type a weight's products run in, as seen by kernels that write activations. */
-cudaDataType cuda_type(enum dtype dtype);
+/* weights.cu */
+enum err cuda_weight_bind(
+    struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e);
+void cuda_weight_drop(struct dev *d, struct weight *w);
+void cuda_slabs_free(struct dev *d);
+static inline const struct matrix *matrix_of(const struct weight *w)
+{
+    return (const struct matrix *)w->packed;
+}
+/* b's rows follow a's in memory, so that both are one matrix. */
+bool cuda_adjacent(const struct weight *a, const struct weight *b);
 
-/* rows.cu and attend.cu */
+/* products.cu: out[t * ldc + o] = sum over k of in[t][k] * m[o][k] (+ out when add), for the rows of m and, when they
+ * are adjacent, of what follows it: n_out may span several. f32, or bf16 when bf16_out. */
+struct product {
+    const struct matrix *m;
+    uint32_t n_out, n_rows;
+    const struct acts *in;
+    void *out;
+    uint32_t ldc;
+    bool add, bf16_out;
+};
+void cuda_product(struct dev *d, const struct product *p);
+/* Whether a product of so many rows with this matrix is better made by cuda_skinny. */
+bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows);
+/* Whether large products with this matrix may write bf16. */
+bool cuda_gives_bf16(const struct matrix *m);
+/* For measure.cu: an n x n x n product in bf16, or in e4m3 with scales [2][n], into bf16. */
+void cuda_square_product(
+    struct dev *d, bool f8, uint32_t n, const void *w, const void *a, const float *scales, void *out);
+/* unpack.cu: rows first .. first+n-1 of a quantised matrix as f16 [n][n_in] into d->unpacked. */
+void cuda_unpack(struct dev *d, const struct matrix *m, uint32_t first, uint32_t n);
+/* unpack.cu: activation rows as e4m3 with a scale per row, into d->acts_f8 and d->acts_scale. */
+void cuda_rows_to_f8(struct dev *d, const struct acts *in, uint32_t n_rows);
+
+/* One op each. */
 void cuda_embed(struct dev *d, const struct batch *b, const struct embed_args *a);
 void cuda_norm(struct dev *d, const struct norm_args *a);
 void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a);
 void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct attend_args *a);
 void cuda_project(struct dev *d, const struct batch *b, const struct project_args *a);
 void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args *a);
+void cuda_route(struct dev *d, const struct batch *b, const struct route_args *a);
+void cuda_experts(struct dev *d, const struct batch *b, const struct experts_args *a);
 void cuda_logits(struct dev *d, const struct logits_args *a);
 void cuda_argmax(struct dev *d, const struct argmax_args *a);
 void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a);

@@ -1,11 +1,12 @@
-/* The device: memory, weights, activations, recording, and the table of ops. Host code; the kernels are in rows.cu and
- * attend.cu, the matrix products in products.cu. */
+/* The device: memory, activations, recording, and the table of ops. Host code; the ops have a file each, weights are in
+ * weights.cu, matrix products in products.cu. */
 extern "C" {
 #include "base/mem.h"
 }
 #include "cuda/cuda_int.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 void cuda_note(struct dev *d, int status, const char *where)
@@ -22,12 +23,18 @@ static void dev_close(struct dev *d)
 {
     if (d == NULL)
         return;
+    if (d->stream != NULL)
+        cudaStreamSynchronize(d->stream);
     for (uint32_t i = 0; i < GRAPHS_MAX; i++)
         if (d->graphs[i].exec != NULL)
             cudaGraphExecDestroy(d->graphs[i].exec);
     if (d->lt != NULL)
         cublasLtDestroy(d->lt);
-    cudaFree(d->lt_workspace);
+    cuda_slabs_free(d);
+    void *const rooms[] = {d->lt_workspace, d->staging, d->unpacked, d->acts_f8, d->acts_scale, d->groups, d->plan,
+        d->parts, d->arrived};
+    for (size_t i = 0; i < COUNT_OF(rooms); i++)
+        cudaFree(rooms[i]);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
     mem_free(d);
@@ -48,7 +55,18 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     struct dev *d = (struct dev *)mem_zalloc(sizeof *d);
     if (d == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for the CUDA device");
+    struct cuda_description card;
+    cudaDeviceProp prop;
     d->rows_max = o->rows_max;
+    d->fp8 = o->fp8;
+    d->deterministic = o->deterministic;
+    d->batch_version = 1;
+    if (cuda_describe(&card) && cudaGetDeviceProperties(&prop, 0) == cudaSuccess) {
+        d->capability = card.capability;
+        d->n_sms = (uint32_t)prop.multiProcessorCount;
+    }
+    if (getenv("QUERN_SKINNY"))
+        d->skinny_most = (uint32_t)strtoul(getenv("QUERN_SKINNY"), NULL, 10);
     CUDA_DO(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     if (cublasLtCreate(&d->lt) != CUBLAS_STATUS_SUCCESS)
         cuda_note(d, 1000, "cublasLtCreate");
@@ -60,6 +78,31 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     }
     *out = d;
     return OK;
+}
+
+/* The first step may be a recorded one, and room is made outside of it: the capture is let loose for that moment. */
+void *cuda_room(struct dev *d, void **p, size_t *have, size_t want)
+{
+    if (*have >= want)
+        return *p;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    CUDA_DO(d, cudaThreadExchangeStreamCaptureMode(&mode));
+    void *more = NULL;
+    const cudaError_t status = cudaMalloc(&more, want);
+    cuda_note(d, (int)status, "cudaMalloc");
+    if (status == cudaSuccess) {
+        cudaStream_t side = NULL;
+        CUDA_DO(d, cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+        CUDA_DO(d, cudaMemsetAsync(more, 0, want, side));
+        CUDA_DO(d, cudaStreamSynchronize(side));
+        CUDA_DO(d, cudaStreamDestroy(side));
+        if (*p != NULL)
+            CUDA_DO(d, cudaFree(*p));
+        *p = more;
+        *have = want;
+    }
+    CUDA_DO(d, cudaThreadExchangeStreamCaptureMode(&mode));
+    return status == cudaSuccess ? more : NULL;
 }
 
 static enum err dev_alloc(struct dev *d, size_t bytes, void **out, struct error *e)
@@ -80,6 +123,7 @@ static void dev_free(struct dev *d, void *p)
 
 static void dev_write(struct dev *d, void *to, const void *from, size_t bytes)
 {
+    d->batch_version++;
     CUDA_DO(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->stream));
 }
 
@@ -89,35 +133,7 @@ static void dev_read(struct dev *d, void *to, const void *from, size_t bytes)
     CUDA_DO(d, cudaStreamSynchronize(d->stream));
 }
 
-/* ---- weights and activations ------------------------------------------------------------------------------------- */
-
-static enum err weight_bind(
-    struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e)
-{
-    memset(w, 0, sizeof *w);
-    if (v->dtype != DTYPE_F32 && v->dtype != DTYPE_F16 && v->dtype != DTYPE_BF16)
-        return FAIL(e, ERR_UNSUPPORTED, "weights of type %s are not supported on CUDA", dtype_name(v->dtype));
-    if (n_views != 1 || v->n_dims != 2)
-        return FAIL(e, ERR_UNSUPPORTED, "mixtures of experts are not supported on CUDA");
-    void *p;
-    TRY(dev_alloc(d, v->bytes, &p, e));
-    dev_write(d, p, v->data, v->bytes);
-    w->dtype = v->dtype;
-    w->n_out = (uint32_t)v->shape[0];
-    w->n_in = (uint32_t)v->shape[1];
-    w->n_mats = 1;
-    w->wants = v->dtype == DTYPE_F32 ? ACT_F32 : v->dtype == DTYPE_F16 ? ACT_F16 : ACT_BF16;
-    w->row_bytes = v->bytes / v->shape[0];
-    w->packed = p;
-    return OK;
-}
-
-static void weight_drop(struct dev *d, struct weight *w)
-{
-    if (w->packed != NULL)
-        dev_free(d, w->packed);
-    memset(w, 0, sizeof *w);
-}
+/* ---- activations -------------------------------------------------------------------------------------------------- */
 
 static void acts_free(struct dev *d, struct acts *a)
 {
@@ -139,7 +155,9 @@ static enum err acts_new(struct dev *d, uint32_t rows, uint32_t n, uint32_t form
     a->n = n;
     a->forms = forms;
     const size_t elems = (size_t)rows * n;
-    enum err err = dev_alloc(d, elems * sizeof(float), (void **)&a->f32, e);
+    enum err err = OK;
+    if (forms & ACT_F32)
+        err = dev_alloc(d, elems * sizeof(float), (void **)&a->f32, e);
     if (err == OK && (forms & ACT_F16))
         err = dev_alloc(d, elems * 2, &a->f16, e);
     if (err == OK && (forms & ACT_BF16))
@@ -164,21 +182,29 @@ static bool graph_replay(struct dev *d, struct graph_key key)
 {
     for (uint32_t i = 0; i < GRAPHS_MAX; i++)
         if (d->graphs[i].exec != NULL && same_key(d->graphs[i].key, key)) {
-            d->graphs[i].used = ++d->graph_clock;
+            d->graphs[i].used = ++d->clock;
             CUDA_DO(d, cudaGraphLaunch(d->graphs[i].exec, d->stream));
             return true;
         }
     return false;
 }
 
+/* Steps of one row per sequence come again and again; the shape of a prompt hardly ever does, so it just runs. */
 static void graph_begin(struct dev *d, struct graph_key key)
 {
+    d->batch_version++; /* the recording has its own plan */
     d->recording = key;
-    CUDA_DO(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
+    d->is_recording = key.n_rows == key.n_seqs;
+    if (d->is_recording)
+        CUDA_DO(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
 }
 
 static void graph_end(struct dev *d)
 {
+    if (!d->is_recording)
+        return;
+    d->is_recording = false;
+    d->batch_version++;
     struct graph *slot = &d->graphs[0];
     for (uint32_t i = 1; i < GRAPHS_MAX; i++)
         if (slot->exec != NULL && (d->graphs[i].exec == NULL || d->graphs[i].used < slot->used))
@@ -196,12 +222,22 @@ static void graph_end(struct dev *d)
     graph_replay(d, slot->key);
 }
 
+void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a)
+{
+    for (uint32_t i = 0; i < a->n; i++)
+        CUDA_DO(d, cudaMemcpyAsync(a->to->blocks + (uint64_t)a->dst[i] * a->to->block_bytes,
+                       a->from->blocks + (uint64_t)a->src[i] * a->from->block_bytes, a->to->block_bytes,
+                       cudaMemcpyDeviceToDevice, d->stream));
+}
+
 /* ---- the table ------------------------------------------------------------------------------------------------------
  */
 
 static const struct ops table = {
     .name = "cuda",
-    .kv_dtypes = 1ull << DTYPE_F32 | 1ull << DTYPE_F16 | 1ull << DTYPE_BF16,
+    .kv_dtypes = 1ull << DTYPE_F32 | 1ull << DTYPE_F16 | 1ull << DTYPE_BF16 | 1ull << DTYPE_Q8_0 | 1ull << DTYPE_Q4_0 |
+                 1ull << DTYPE_F8_E4M3,
+    .has_fp8 = true,
     .dev_open = dev_open,
     .dev_close = dev_close,
     .dev_alloc = dev_alloc,
@@ -209,8 +245,8 @@ static const struct ops table = {
     .dev_write = dev_write,
     .dev_read = dev_read,
     .dev_wait = dev_wait,
-    .weight_bind = weight_bind,
-    .weight_drop = weight_drop,
+    .weight_bind = cuda_weight_bind,
+    .weight_drop = cuda_weight_drop,
     .acts_new = acts_new,
     .acts_free = acts_free,
     .graph_replay = graph_replay,
@@ -222,8 +258,8 @@ static const struct ops table = {
     .attend = cuda_attend,
     .project = cuda_project,
     .gate_up = cuda_gate_up,
-    .route = NULL, /* weight_bind refuses mixtures, so these two are never reached */
-    .experts = NULL,
+    .route = cuda_route,
+    .experts = cuda_experts,
     .logits = cuda_logits,
     .argmax = cuda_argmax,
     .copy_blocks = cuda_copy_blocks,

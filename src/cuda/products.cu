@@ -1,34 +1,82 @@
-/* Matrix products through cuBLASLt. Row-major out[T][n_out] = in[T][k] x w[n_out][k]^T is, in its column-major terms,
- * C (n_out x T) = W^T x A with W and A stored as k x n_out and k x T: one transposed operand, no copies. The algorithm
- * for a shape is asked for once and remembered, so that a captured step does not query. */
-#include "cuda/cuda_int.h"
+/* Matrix products. Few rows: our own kernel (skinny.h), which reads each weight once in the layout it lies in. Many
+ * rows: cuBLASLt. Row-major out[T][n_out] = in[T][k] x w[n_out][k]^T is, in its column-major terms, C (n_out x T) = W^T
+ * x A with W and A stored as k x n_out and k x T: one transposed operand, no copies. Quantised weights are made f16
+ * some thousand rows at a time for it; F8 weights meet activations that were scaled to e4m3 row by row.
+ *
+ * The algorithm for a shape is asked for once and remembered, so that a captured step does not query. */
+#include "cuda/skinny.h"
 
-cudaDataType cuda_type(enum dtype dtype)
+/* Up to how many rows the skinny kernel is the faster one; measured on an H200, see docs/benchmarks.md. */
+static uint32_t skinny_rows(enum format f)
 {
-    return dtype == DTYPE_F16 ? CUDA_R_16F : dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    switch (f) {
+    case FORMAT_F16:
+    case FORMAT_BF16: return 8;
+    case FORMAT_F8: return 16;
+    default: return 64;
+    }
 }
 
-struct layouts {
+bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows)
+{
+    const uint32_t most = d->skinny_most != 0 ? d->skinny_most : skinny_rows(m->format);
+    return skinny_has(m->format) && n_rows <= most && m->n_in % 8 == 0;
+}
+
+bool cuda_gives_bf16(const struct matrix *m)
+{
+    return m->format == FORMAT_BF16 || m->format == FORMAT_F8;
+}
+
+/* ---- cuBLASLt ------------------------------------------------------------------------------------------------------ */
+
+/* One call in the library's terms: c [n_out][rows], w and a in type. */
+struct lt_call {
+    cudaDataType type, out_type;
+    uint32_t n_out, rows, k, ldw, ldc;
+    const void *w, *a;
+    const float *w_scale, *a_scale; /* F8: per row of each */
+    void *c;
+    bool add;
+};
+
+struct lt_parts {
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t w, a, c;
 };
 
-static int make_layouts(struct layouts *l, cudaDataType type, uint32_t m, uint32_t n, uint32_t k, uint32_t ldc)
+static int set(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t what, const void *value, size_t bytes)
+{
+    return cublasLtMatmulDescSetAttribute(op, what, value, bytes);
+}
+
+static int make_parts(struct lt_parts *l, const struct lt_call *c)
 {
     const cublasOperation_t transposed = CUBLAS_OP_T;
     int status = cublasLtMatmulDescCreate(&l->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (status == 0)
-        status = cublasLtMatmulDescSetAttribute(l->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+        status = set(l->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+    if (status == 0 && c->w_scale != NULL) {
+        const cublasLtMatmulMatrixScale_t per_row = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+        const int8_t fast = 1;
+        status = set(l->op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &per_row, sizeof per_row);
+        status = status != 0 ? status : set(l->op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &per_row, sizeof per_row);
+        status = status != 0 ? status
+                             : set(l->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &c->w_scale, sizeof c->w_scale);
+        status = status != 0 ? status
+                             : set(l->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &c->a_scale, sizeof c->a_scale);
+        status = status != 0 ? status : set(l->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+    }
     if (status == 0)
-        status = cublasLtMatrixLayoutCreate(&l->w, type, k, m, k);
+        status = cublasLtMatrixLayoutCreate(&l->w, c->type, c->k, c->n_out, c->ldw);
     if (status == 0)
-        status = cublasLtMatrixLayoutCreate(&l->a, type, k, n, k);
+        status = cublasLtMatrixLayoutCreate(&l->a, c->type, c->k, c->rows, c->k);
     if (status == 0)
-        status = cublasLtMatrixLayoutCreate(&l->c, CUDA_R_32F, m, n, ldc);
+        status = cublasLtMatrixLayoutCreate(&l->c, c->out_type, c->n_out, c->rows, c->ldc);
     return status;
 }
 
-static void drop_layouts(struct layouts *l)
+static void drop_parts(struct lt_parts *l)
 {
     if (l->op != NULL)
         cublasLtMatmulDescDestroy(l->op);
@@ -40,14 +88,28 @@ static void drop_layouts(struct layouts *l)
         cublasLtMatrixLayoutDestroy(l->c);
 }
 
+/* A free place in the table, or the least recently used one. */
+static struct lt_plan *plan_slot(struct dev *d)
+{
+    if (d->n_plans < PLANS_MAX)
+        return &d->plans[d->n_plans++];
+    struct lt_plan *p = &d->plans[0];
+    for (uint32_t i = 1; i < PLANS_MAX; i++)
+        if (d->plans[i].used < p->used)
+            p = &d->plans[i];
+    return p;
+}
+
 /* The remembered algorithm, or the library's first choice. NULL on failure, which is noted. */
-static const cublasLtMatmulAlgo_t *plan_for(
-    struct dev *d, const struct layouts *l, cudaDataType type, uint32_t m, uint32_t n, uint32_t k, uint32_t ldc)
+static const cublasLtMatmulAlgo_t *plan_for(struct dev *d, const struct lt_parts *l, const struct lt_call *c)
 {
     for (uint32_t i = 0; i < d->n_plans; i++) {
-        const struct lt_plan *p = &d->plans[i];
-        if (p->m == m && p->n == n && p->k == k && p->ldc == ldc && p->type == type)
+        struct lt_plan *p = &d->plans[i];
+        if (p->m == c->n_out && p->n == c->rows && p->k == c->k && p->ldw == c->ldw && p->ldc == c->ldc &&
+            p->type == c->type && p->out_type == c->out_type) {
+            p->used = ++d->clock;
             return &p->algo;
+        }
     }
     cublasLtMatmulPreference_t wish = NULL;
     cublasLtMatmulHeuristicResult_t found;
@@ -65,33 +127,136 @@ static const cublasLtMatmulAlgo_t *plan_for(
         cuda_note(d, 1000 + status, "cublasLtMatmulAlgoGetHeuristic");
         return NULL;
     }
-    struct lt_plan *p = &d->plans[d->n_plans < PLANS_MAX ? d->n_plans++ : (m + n + k) % PLANS_MAX];
-    p->m = m;
-    p->n = n;
-    p->k = k;
-    p->ldc = ldc;
-    p->type = type;
+    struct lt_plan *p = plan_slot(d);
+    p->m = c->n_out;
+    p->n = c->rows;
+    p->k = c->k;
+    p->ldw = c->ldw;
+    p->ldc = c->ldc;
+    p->type = c->type;
+    p->out_type = c->out_type;
+    p->used = ++d->clock;
     p->algo = found.algo;
     return &p->algo;
 }
 
-void cuda_product(
-    struct dev *d, const struct weight *w, const struct acts *in, uint32_t n_rows, float *out, uint32_t ldc, float beta)
+static void lt_run(struct dev *d, const struct lt_call *c)
 {
-    const cudaDataType type = cuda_type(w->dtype);
-    const void *a = type == CUDA_R_16F ? in->f16 : type == CUDA_R_16BF ? in->bf16 : in->f32;
-    const float alpha = 1.0f;
-    struct layouts l = {};
-    int status = make_layouts(&l, type, w->n_out, n_rows, w->n_in, ldc);
+    const float alpha = 1.0f, beta = c->add ? 1.0f : 0.0f;
+    struct lt_parts l = {};
+    int status = make_parts(&l, c);
     if (status != 0)
-        cuda_note(d, 1000 + status, "cublasLtMatrixLayoutCreate");
+        cuda_note(d, 1000 + status, "cublasLtMatmulDesc");
     else {
-        const cublasLtMatmulAlgo_t *algo = plan_for(d, &l, type, w->n_out, n_rows, w->n_in, ldc);
+        const cublasLtMatmulAlgo_t *algo = plan_for(d, &l, c);
         if (algo != NULL)
-            status = cublasLtMatmul(d->lt, l.op, &alpha, w->packed, l.w, a, l.a, &beta, out, l.c, out, l.c, algo,
+            status = cublasLtMatmul(d->lt, l.op, &alpha, c->w, l.w, c->a, l.a, &beta, c->c, l.c, c->c, l.c, algo,
                 d->lt_workspace, LT_BYTES, d->stream);
         if (status != 0)
             cuda_note(d, 1000 + status, "cublasLtMatmul");
     }
-    drop_layouts(&l);
+    drop_parts(&l);
+}
+
+void cuda_square_product(
+    struct dev *d, bool f8, uint32_t n, const void *w, const void *a, const float *scales, void *out)
+{
+    struct lt_call c = {};
+    c.type = f8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    c.out_type = CUDA_R_16BF;
+    c.n_out = c.rows = c.k = c.ldw = c.ldc = n;
+    c.w = w;
+    c.a = a;
+    c.w_scale = f8 ? scales : NULL;
+    c.a_scale = f8 ? scales + n : NULL;
+    c.c = out;
+    lt_run(d, &c);
+}
+
+/* ---- by format ----------------------------------------------------------------------------------------------------- */
+
+static void product_unpacked(struct dev *d, const struct product *p)
+{
+    const struct matrix *m = p->m;
+    for (uint32_t i = 0; i < p->n_out; i += UNPACK_ROWS) {
+        const uint32_t now = p->n_out - i < UNPACK_ROWS ? p->n_out - i : UNPACK_ROWS;
+        cuda_unpack(d, m, i, now);
+        struct lt_call c = {};
+        c.type = CUDA_R_16F;
+        c.out_type = CUDA_R_32F;
+        c.n_out = now;
+        c.rows = p->n_rows;
+        c.k = c.ldw = m->n_in;
+        c.ldc = p->ldc;
+        c.w = d->unpacked;
+        c.a = p->in->f16;
+        c.c = (float *)p->out + i;
+        c.add = p->add;
+        lt_run(d, &c);
+    }
+}
+
+static void product_library(struct dev *d, const struct product *p)
+{
+    const struct matrix *m = p->m;
+    struct lt_call c = {};
+    c.out_type = p->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
+    c.n_out = p->n_out;
+    c.rows = p->n_rows;
+    c.k = c.ldw = m->n_in;
+    c.ldc = p->ldc;
+    c.w = m->data;
+    c.c = p->out;
+    c.add = p->add;
+    switch (m->format) {
+    case FORMAT_F32:
+        c.type = CUDA_R_32F;
+        c.a = p->in->f32;
+        break;
+    case FORMAT_BF16:
+        c.type = CUDA_R_16BF;
+        c.a = p->in->bf16;
+        break;
+    case FORMAT_F8:
+        cuda_rows_to_f8(d, p->in, p->n_rows);
+        c.type = CUDA_R_8F_E4M3;
+        c.a = d->acts_f8;
+        c.w_scale = m->scales;
+        c.a_scale = d->acts_scale;
+        break;
+    default:
+        c.type = CUDA_R_16F;
+        c.a = p->in->f16;
+        break;
+    }
+    lt_run(d, &c);
+}
+
+static void product_skinny(struct dev *d, const struct product *p)
+{
+    const struct matrix *m = p->m;
+    struct skinny_job j = {};
+    j.end = p->add ? SKINNY_ADD : SKINNY_STORE;
+    j.w0 = m->data;
+    j.scale0 = m->scales;
+    j.row_bytes = m->row_bytes;
+    j.n_in = m->n_in;
+    j.n_out = p->n_out;
+    j.act = m->format == FORMAT_BF16 ? p->in->bf16 : p->in->f16;
+    j.n_rows = p->n_rows;
+    j.out = (float *)p->out;
+    j.ldc = p->ldc;
+    j.scale = 1.0f;
+    cuda_skinny(d, m->format, &j);
+}
+
+void cuda_product(struct dev *d, const struct product *p)
+{
+    if (!p->bf16_out && cuda_is_skinny(d, p->m, p->n_rows))
+        product_skinny(d, p);
+    else if (p->m->format == FORMAT_F32 || p->m->format == FORMAT_F16 || p->m->format == FORMAT_BF16 ||
+             p->m->format == FORMAT_F8)
+        product_library(d, p);
+    else
+        product_unpacked(d, p);
 }

@@ -1,0 +1,77 @@
+/* What the attention kernels share: the job, the plan of a step, and how a group of 16 positions is found.
+ *
+ * Positions of a sequence lie in blocks of a multiple of 16 tokens, a head's rows behind each other: so 16 positions
+ * from a multiple of 16 are one run of bytes, found by one look into the block table. */
+#ifndef CUDA_ATTEND_CUH
+#define CUDA_ATTEND_CUH
+
+#include "cuda/kernels.cuh"
+
+#define PACK 16 /* (row, query head) pairs that share a kv head, in one tile of the decode kernel */
+
+/* How the attention of this step is cut; made on the device once per step, since only it knows the lengths when a
+ * recorded step is replayed. Sequences with few rows are decoded in parts of `split` positions, which may run side by
+ * side; the others are cut into tiles of rows. */
+struct plan_item {
+    uint32_t seq, part;
+    uint32_t n_parts;
+    uint32_t slot; /* of (row 0, part 0) in dev.parts; row r of part p is at slot + p * n_rows + r */
+};
+
+struct plan_tile {
+    uint32_t seq, first; /* rows of the sequence, counted from its first of this step */
+};
+
+struct plan {
+    uint32_t n_items, n_tiles, split;
+    struct plan_item items[PARTS_MAX];
+    struct plan_tile tiles[]; /* as many as rows_max */
+};
+
+struct attend_job {
+    const float *q;
+    uint32_t n_heads, n_kv_heads, per_kv, head_dim, window;
+    float scale, cap;
+    const uint32_t *pos, *seq, *table;
+    const struct batch_seq *seqs;
+    const unsigned char *blocks;
+    uint64_t block_bytes, k_at, v_at;
+    uint32_t block_tokens, row_bytes;
+    enum dtype dtype;
+    const struct plan *plan;
+    float *parts, *part_sums; /* [PARTS_MAX][heads][D]; [PARTS_MAX][heads][2]: maximum, sum */
+    uint32_t *arrived;        /* [seq][kv heads] */
+    struct act_rows out;      /* [T][heads * D] */
+};
+
+/* The first byte of position p's key row (and of its 15 neighbours' behind it), p a multiple of 16. */
+__device__ __forceinline__ const unsigned char *position_at(
+    const struct attend_job &j, const uint32_t *table, uint32_t kv_head, uint32_t p)
+{
+    const uint32_t block = p / j.block_tokens, at = p - block * j.block_tokens;
+    return j.blocks + (uint64_t)table[block] * j.block_bytes + ((uint64_t)kv_head * j.block_tokens + at) * j.row_bytes;
+}
+
+/* A score in units of log2, soft-capped where asked. */
+__device__ __forceinline__ float score_of(const struct attend_job &j, float s)
+{
+    s *= j.scale;
+    if (j.cap > 0.0f)
+        s = j.cap * tanhf(s / j.cap);
+    return s * LOG2E;
+}
+
+/* Rows of a sequence in a tile of so many (row, head) pairs. */
+__host__ __device__ inline uint32_t attend_rows(uint32_t pairs, uint32_t per_kv)
+{
+    return pairs / per_kv;
+}
+
+/* Launchers: attend_plan.cu, attend_decode.cu, attend_prefill.cu, attend_simple.cu. */
+void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile);
+uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv);
+void attend_decode(struct dev *d, const struct batch *b, const struct attend_job *j);
+void attend_prefill(struct dev *d, const struct batch *b, const struct attend_job *j);
+void attend_simple(struct dev *d, const struct batch *b, const struct attend_job *j);
+
+#endif

@@ -1,0 +1,341 @@
+/* Attention of sequences with few rows (decoding, or a few drafted tokens): a flash kernel over parts of the context.
+ *
+ * A block takes one part (SPLIT positions at a multiple of SPLIT) of one sequence and one kv head, for all the query
+ * heads that share it: they are the rows of the matrix unit's tile, so keys and values are read once. Its 4 warps take
+ * groups of 16 positions in turn, each through its own double buffer in shared memory; at the end the warps' maxima,
+ * sums and outputs are joined in ascending order. Blocks are as many as the chip holds and walk the plan.
+ *
+ * Parts of a sequence are joined by whichever block finishes last, in ascending order: the cuts and the order belong to
+ * the sequence, so neither the batch nor the order of arrival changes a bit. */
+#include "cuda/attend.cuh"
+
+#define WARPS   4
+#define THREADS (WARPS * 32)
+#define STAGES  2
+#define GROUP   16 /* positions */
+
+template <int D> struct DecodeShape {
+    static constexpr int ROW = D + 8; /* elements; an odd number of 16 bytes, so that no two rows meet in a bank */
+    static constexpr int STAGE = 2 * GROUP * ROW;
+    static constexpr size_t BYTES = (size_t)WARPS * STAGES * STAGE * 2;
+    static_assert(BYTES >= (size_t)WARPS * PACK * D * 4, "the warps' outputs are joined in the same room");
+};
+
+/* What a block works on. */
+struct part_work {
+    struct batch_seq s;
+    const uint32_t *table;
+    uint32_t lo, hi;         /* positions of this part, hi not included */
+    uint32_t kv_head, n_all; /* rows * query heads of it */
+    uint32_t first_part;     /* parts below it are wholly behind the window */
+};
+
+template <typename T, int D> struct Decode {
+    using Shape = DecodeShape<D>;
+
+    /* Ask for a group's keys and values; positions that do not exist are zeros, so that nothing foreign is touched. */
+    static __device__ __forceinline__ void fetch(const struct attend_job &j, const struct part_work &w, T *to, uint32_t p)
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        if (p < w.hi) {
+            const unsigned char *at = position_at(j, w.table, w.kv_head, p);
+#pragma unroll
+            for (int i = 0; i < GROUP * D / 8 / 32; i++) {
+                const uint32_t c = lane + 32 * i, row = c / (D / 8), column = c % (D / 8) * 8;
+                const bool there = p + row < w.hi;
+                copy_async(to + row * Shape::ROW + column, at + j.k_at + (size_t)c * 16, there);
+                copy_async(to + (GROUP + row) * Shape::ROW + column, at + j.v_at + (size_t)c * 16, there);
+            }
+        }
+        copy_commit();
+    }
+
+    static __device__ __forceinline__ void load_q(
+        const struct attend_job &j, const struct part_work &w, uint32_t q[D / 16][4])
+    {
+        const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t r = g + 8 * half, row = w.s.first_row + r / j.per_kv;
+            const float *from = j.q + ((size_t)row * j.n_heads + w.kv_head * j.per_kv + r % j.per_kv) * D + 2 * t;
+#pragma unroll
+            for (int k = 0; k < D / 16; k++) {
+                float2 lo = make_float2(0.0f, 0.0f), hi = lo;
+                if (r < w.n_all) {
+                    lo = *(const float2 *)(from + 16 * k);
+                    hi = *(const float2 *)(from + 16 * k + 8);
+                }
+                q[k][half] = pack2(T(), lo.x, lo.y);
+                q[k][2 + half] = pack2(T(), hi.x, hi.y);
+            }
+        }
+    }
+
+    /* Fold 16 positions from p into (top, sum, out). begin and end bound what rows g and g + 8 see. */
+    static __device__ __forceinline__ void fold(const struct attend_job &j, const T *kv, uint32_t p,
+        const uint32_t q[D / 16][4], const uint32_t begin[2], const uint32_t end[2], float top[2], float sum[2],
+        float out[D / 8][4])
+    {
+        const uint32_t lane = threadIdx.x % 32, t = lane % 4;
+        float s[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            uint32_t b[4];
+            load_matrices<false>(b, kv + (lane / 16 * 8 + lane % 8) * Shape::ROW + 16 * k + lane / 8 % 2 * 8);
+            mma(T(), s[0], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
+            mma(T(), s[1], q[k][0], q[k][1], q[k][2], q[k][3], b[2], b[3]);
+        }
+        float shrink[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float most = top[half];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float &x = s[i / 2][2 * half + i % 2];
+                const uint32_t at = p + i / 2 * 8 + 2 * t + i % 2;
+                x = at >= begin[half] && at < end[half] ? score_of(j, x) : -INFINITY;
+                most = fmaxf(most, x);
+            }
+            most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
+            const float base = most == -INFINITY ? 0.0f : most;
+            shrink[half] = exp2_fast(top[half] - base);
+            top[half] = most;
+            sum[half] *= shrink[half];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float &x = s[i / 2][2 * half + i % 2];
+                x = exp2_fast(x - base);
+                sum[half] += x;
+            }
+        }
+        const uint32_t a0 = pack2(T(), s[0][0], s[0][1]), a1 = pack2(T(), s[0][2], s[0][3]);
+        const uint32_t a2 = pack2(T(), s[1][0], s[1][1]), a3 = pack2(T(), s[1][2], s[1][3]);
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            out[n][0] *= shrink[0];
+            out[n][1] *= shrink[0];
+            out[n][2] *= shrink[1];
+            out[n][3] *= shrink[1];
+        }
+        const T *v = kv + GROUP * Shape::ROW;
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t b[4];
+            load_matrices<true>(b, v + (lane / 8 % 2 * 8 + lane % 8) * Shape::ROW + 16 * n + lane / 16 * 8);
+            mma(T(), out[2 * n], a0, a1, a2, a3, b[0], b[1]);
+            mma(T(), out[2 * n + 1], a0, a1, a2, a3, b[2], b[3]);
+        }
+    }
+
+    /* The warps' results of a part into shared memory, scaled to their common maximum. Returns nothing: room[w][r][D]
+     * and stats[w][r] = {maximum, sum}. */
+    static __device__ __forceinline__ void share(float top[2], float sum[2], float out[D / 8][4], float *room,
+        float (*stats)[PACK][2], uint32_t n_all)
+    {
+        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            sum[half] += __shfl_xor_sync(ALL_LANES, sum[half], 1);
+            sum[half] += __shfl_xor_sync(ALL_LANES, sum[half], 2);
+            if (t == 0) {
+                stats[warp][g + 8 * half][0] = top[half];
+                stats[warp][g + 8 * half][1] = sum[half];
+            }
+        }
+        __syncthreads(); /* also: nobody reads keys and values any more */
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t r = g + 8 * half;
+            if (r >= n_all)
+                continue;
+            float most = -INFINITY;
+            for (int w = 0; w < WARPS; w++)
+                most = fmaxf(most, stats[w][r][0]);
+            const float factor = top[half] == -INFINITY ? 0.0f : exp2_fast(top[half] - most);
+            float *to = room + ((size_t)warp * PACK + r) * D + 2 * t;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++)
+                *(float2 *)(to + 8 * n) =
+                    make_float2(out[n][2 * half] * factor, out[n][2 * half + 1] * factor);
+        }
+        __syncthreads();
+    }
+};
+
+/* The common maximum of the warps for row r, and the sum relative to it. */
+__device__ static void join_stats(float (*stats)[PACK][2], uint32_t r, float &most, float &sum)
+{
+    most = -INFINITY;
+    for (int w = 0; w < WARPS; w++)
+        most = fmaxf(most, stats[w][r][0]);
+    sum = 0.0f;
+    for (int w = 0; w < WARPS; w++)
+        sum += stats[w][r][0] == -INFINITY ? 0.0f : stats[w][r][1] * exp2_fast(stats[w][r][0] - most);
+}
+
+/* Write what the block has: the result when there is one part, else the part. */
+template <int D>
+__device__ static void write_part(const struct attend_job &j, const struct part_work &w, const struct plan_item &item,
+    const float *room, float (*stats)[PACK][2])
+{
+    const bool only = item.n_parts - w.first_part == 1;
+    for (uint32_t i = threadIdx.x; i < w.n_all * (D / 4); i += THREADS) {
+        const uint32_t r = i / (D / 4), at = i % (D / 4) * 4, head = w.kv_head * j.per_kv + r % j.per_kv;
+        float most, sum;
+        join_stats(stats, r, most, sum);
+        float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (int k = 0; k < WARPS; k++) {
+            const float4 x = *(const float4 *)(room + ((size_t)k * PACK + r) * D + at);
+            y = make_float4(y.x + x.x, y.y + x.y, y.z + x.z, y.w + x.w);
+        }
+        if (only) {
+            const float inv = 1.0f / sum;
+            y = make_float4(y.x * inv, y.y * inv, y.z * inv, y.w * inv);
+            act_put4(j.out, ((size_t)(w.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at, y);
+            continue;
+        }
+        const size_t slot = (size_t)(item.slot + item.part * w.s.n_rows + r / j.per_kv) * j.n_heads + head;
+        *(float4 *)(j.parts + slot * D + at) = y;
+        if (at == 0)
+            *(float2 *)(j.part_sums + 2 * slot) = make_float2(most, sum);
+    }
+}
+
+/* Join the parts of a sequence, ascending. */
+template <int D>
+__device__ static void join_parts(const struct attend_job &j, const struct part_work &w, const struct plan_item &item)
+{
+    for (uint32_t i = threadIdx.x; i < w.n_all * (D / 4); i += THREADS) {
+        const uint32_t r = i / (D / 4), at = i % (D / 4) * 4, head = w.kv_head * j.per_kv + r % j.per_kv;
+        const size_t first = (size_t)(item.slot + r / j.per_kv) * j.n_heads + head;
+        const size_t step = (size_t)w.s.n_rows * j.n_heads;
+        float most = -INFINITY;
+        for (uint32_t p = w.first_part; p < item.n_parts; p++)
+            most = fmaxf(most, __ldcg(j.part_sums + 2 * (first + p * step)));
+        float sum = 0.0f;
+        float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+        for (uint32_t p = w.first_part; p < item.n_parts; p++) {
+            const size_t slot = first + p * step;
+            const float2 stat = __ldcg((const float2 *)(j.part_sums + 2 * slot));
+            const float4 x = __ldcg((const float4 *)(j.parts + slot * D + at));
+            const float f = stat.x == -INFINITY ? 0.0f : exp2_fast(stat.x - most);
+            sum += stat.y * f;
+            y = make_float4(y.x + x.x * f, y.y + x.y * f, y.z + x.z * f, y.w + x.w * f);
+        }
+        const float inv = 1.0f / sum;
+        y = make_float4(y.x * inv, y.y * inv, y.z * inv, y.w * inv);
+        act_put4(j.out, ((size_t)(w.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at, y);
+    }
+}
+
+/* True in every thread of the block that arrives last; the counter is zero again then. */
+__device__ static bool is_last(uint32_t *counter, uint32_t expected)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(counter, 1) == expected - 1;
+        if (last)
+            *counter = 0;
+    }
+    __syncthreads();
+    const bool mine = last;
+    __threadfence();
+    return mine;
+}
+
+__device__ static bool work_of(
+    const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, struct part_work &w)
+{
+    w.s = j.seqs[item.seq];
+    w.table = j.table + w.s.table_at;
+    w.kv_head = kv_head;
+    w.n_all = w.s.n_rows * j.per_kv;
+    const uint32_t first_pos = w.s.n_kv - w.s.n_rows, split = j.plan->split;
+    const uint32_t begin = j.window > 0 && first_pos + 1 > j.window ? first_pos + 1 - j.window : 0;
+    w.first_part = begin / split;
+    w.lo = max(item.part * split, begin / GROUP * GROUP);
+    w.hi = min((item.part + 1) * split, w.s.n_kv);
+    return item.part >= w.first_part;
+}
+
+template <typename T, int D> __device__ void decode_part(const struct attend_job &j, const struct plan_item &item,
+    const struct part_work &w, T *memory, float (*stats)[PACK][2])
+{
+    using S = Decode<T, D>;
+    using Shape = DecodeShape<D>;
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
+    T *mine = memory + (size_t)warp * STAGES * Shape::STAGE;
+    uint32_t q[D / 16][4], begin[2], end[2];
+    float out[D / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
+    for (int half = 0; half < 2; half++) {
+        const uint32_t pos = w.s.n_kv - w.s.n_rows + (g + 8 * half) / j.per_kv;
+        end[half] = min(pos + 1, w.hi);
+        begin[half] = j.window > 0 && pos + 1 > j.window ? pos + 1 - j.window : 0;
+    }
+    uint32_t p = w.lo + warp * GROUP;
+    for (int i = 0; i < STAGES; i++)
+        S::fetch(j, w, mine + i * Shape::STAGE, p + i * WARPS * GROUP);
+    S::load_q(j, w, q);
+    for (int stage = 0; p < w.hi; p += WARPS * GROUP, stage = (stage + 1) % STAGES) {
+        copy_wait<STAGES - 1>();
+        __syncwarp();
+        S::fold(j, mine + stage * Shape::STAGE, p, q, begin, end, top, sum, out);
+        __syncwarp();
+        S::fetch(j, w, mine + stage * Shape::STAGE, p + STAGES * WARPS * GROUP);
+    }
+    copy_wait<0>();
+    S::share(top, sum, out, (float *)memory, stats, w.n_all);
+    write_part<D>(j, w, item, (const float *)memory, stats);
+}
+
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ struct attend_job j)
+{
+    extern __shared__ uint4 memory[];
+    __shared__ float stats[WARPS][PACK][2];
+    launch_next();
+    launch_wait();
+    const uint32_t n = j.plan->n_items * j.n_kv_heads;
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        const struct plan_item item = j.plan->items[i / j.n_kv_heads];
+        struct part_work w;
+        if (!work_of(j, item, i % j.n_kv_heads, w))
+            continue;
+        decode_part<T, D>(j, item, w, (T *)memory, stats);
+        if (item.n_parts - w.first_part > 1) {
+            if (is_last(&j.arrived[item.seq * j.n_kv_heads + w.kv_head], item.n_parts - w.first_part))
+                join_parts<D>(j, w, item);
+        }
+        __syncthreads(); /* the room and the stats are free again */
+    }
+}
+
+template <typename T, int D> static void run(struct dev *d, const struct attend_job *j)
+{
+    const size_t bytes = DecodeShape<D>::BYTES;
+    const uint32_t per_sm = D <= 128 ? 3 : 1;
+    cuda_launch(d, decode_kernel<T, D>, dim3(d->n_sms * per_sm), THREADS, bytes, *j);
+}
+
+template <typename T> static void run_size(struct dev *d, const struct attend_job *j)
+{
+    switch (j->head_dim) {
+    case 64: run<T, 64>(d, j); break;
+    case 80: run<T, 80>(d, j); break;
+    case 96: run<T, 96>(d, j); break;
+    case 128: run<T, 128>(d, j); break;
+    default: run<T, 256>(d, j); break;
+    }
+}
+
+void attend_decode(struct dev *d, const struct batch *, const struct attend_job *j)
+{
+    if (j->dtype == DTYPE_F16)
+        run_size<__half>(d, j);
+    else
+        run_size<__nv_bfloat16>(d, j);
+}

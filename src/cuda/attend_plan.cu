@@ -1,0 +1,91 @@
+/* The plan of a step's attention: one block walks the sequences. */
+#include "cuda/attend.cuh"
+
+#define THREADS 1024
+
+/* Exclusive sum over the block; total in every thread. */
+__device__ static uint32_t scan(uint32_t x, uint32_t &total)
+{
+    __shared__ uint32_t part[THREADS / 32];
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t sum = x;
+    for (int step = 1; step < 32; step *= 2) {
+        const uint32_t y = __shfl_up_sync(ALL_LANES, sum, step);
+        sum += lane >= step ? y : 0;
+    }
+    if (lane == 31)
+        part[warp] = sum;
+    __syncthreads();
+    uint32_t before = 0;
+    total = 0;
+    for (uint32_t i = 0; i < THREADS / 32; i++) {
+        before += i < warp ? part[i] : 0;
+        total += part[i];
+    }
+    __syncthreads();
+    return before + sum - x;
+}
+
+__device__ static bool is_decode(const struct batch_seq &s, uint32_t per_kv)
+{
+    return s.n_rows == 1 || s.n_rows * per_kv <= PACK;
+}
+
+/* Parts of all sequences at this split; the plan doubles it until they fit. */
+__device__ static uint32_t parts_at(const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv, uint32_t split)
+{
+    uint32_t mine = 0, total;
+    for (uint32_t i = threadIdx.x; i < n_seqs; i += THREADS)
+        if (is_decode(seqs[i], per_kv))
+            mine += seqs[i].n_rows * ((seqs[i].n_kv + split - 1) / split);
+    scan(mine, total);
+    return total;
+}
+
+__global__ static void plan_kernel(
+    const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv, uint32_t rows_per_tile, struct plan *plan)
+{
+    launch_next();
+    launch_wait();
+    uint32_t split = SPLIT;
+    while (parts_at(seqs, n_seqs, per_kv, split) > PARTS_MAX && split < 1u << 30)
+        split *= 2;
+    uint32_t items = 0, slots = 0, tiles = 0;
+    for (uint32_t base = 0; base < n_seqs; base += THREADS) {
+        const uint32_t i = base + threadIdx.x;
+        struct batch_seq s = {};
+        if (i < n_seqs)
+            s = seqs[i];
+        const bool decode = s.n_rows > 0 && is_decode(s, per_kv), prefill = s.n_rows > 0 && !decode;
+        const uint32_t parts = decode ? (s.n_kv + split - 1) / split : 0;
+        const uint32_t my_tiles = prefill ? (s.n_rows + rows_per_tile - 1) / rows_per_tile : 0;
+        uint32_t n_items, n_slots, n_tiles;
+        const uint32_t item = items + scan(parts, n_items), slot = slots + scan(parts * s.n_rows, n_slots);
+        const uint32_t tile = tiles + scan(my_tiles, n_tiles);
+        for (uint32_t p = 0; p < parts && item + p < PARTS_MAX; p++) {
+            const struct plan_item one = {i, p, parts, slot};
+            plan->items[item + p] = one;
+        }
+        for (uint32_t t = 0; t < my_tiles; t++) { /* the last rows see most, so they start first */
+            const struct plan_tile one = {i, (my_tiles - 1 - t) * rows_per_tile};
+            plan->tiles[tile + t] = one;
+        }
+        items += n_items;
+        slots += n_slots;
+        tiles += n_tiles;
+    }
+    if (threadIdx.x == 0) {
+        plan->n_items = items;
+        plan->n_tiles = tiles;
+        plan->split = split;
+    }
+}
+
+void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile)
+{
+    if (d->planned_version == d->batch_version && d->planned_per_kv == per_kv)
+        return;
+    cuda_launch(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile, d->plan);
+    d->planned_version = d->batch_version;
+    d->planned_per_kv = per_kv;
+}

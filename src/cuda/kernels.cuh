@@ -1,0 +1,256 @@
+/* What the kernels of this room share: matrix-unit instructions, asynchronous copies, reductions over a block, rows of
+ * activations in the forms their readers want, and launches that may overlap the tail of the kernel before them.
+ *
+ * Overlap (programmatic dependent launch, compute capability 9.0): a kernel started by cuda_launch may begin while the
+ * one before it still runs. It must call launch_wait before it touches anything another kernel writes; before that it
+ * may read weights, which nobody writes. Every kernel of the room calls it, so completion is passed down the stream. */
+#ifndef CUDA_KERNELS_CUH
+#define CUDA_KERNELS_CUH
+
+#include "cuda/cuda_int.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#define ALL_LANES  0xffffffffu
+#define F16_MOST   65504.0f
+#define LOG2E      1.4426950408889634f
+#define SMEM_PLAIN ((size_t)48 << 10) /* more must be asked for by name */
+
+/* ---- launches ------------------------------------------------------------------------------------------------------ */
+
+__device__ __forceinline__ void launch_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The next kernel may take free places on the chip from here on. */
+__device__ __forceinline__ void launch_next()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+template <typename... P, typename... A>
+void cuda_launch(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, A... args)
+{
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = grid;
+    c.blockDim = dim3(threads);
+    c.dynamicSmemBytes = shared;
+    c.stream = d->stream;
+    c.attrs = &attribute;
+    c.numAttrs = d->capability >= 90 ? 1 : 0;
+    if (shared > SMEM_PLAIN)
+        cuda_note(d, (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)shared),
+            "cudaFuncSetAttribute");
+    cuda_note(d, (int)cudaLaunchKernelEx(&c, kernel, P(args)...), "cudaLaunchKernelEx");
+}
+
+/* ---- reductions ---------------------------------------------------------------------------------------------------- */
+
+/* Over the block, in a fixed order; every thread gets it. At most 32 warps. */
+template <bool IS_MAX> __device__ inline float block_reduce(float x)
+{
+    __shared__ float part[32];
+    for (int step = 16; step > 0; step /= 2) {
+        const float y = __shfl_xor_sync(ALL_LANES, x, step);
+        x = IS_MAX ? fmaxf(x, y) : x + y;
+    }
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = x;
+    __syncthreads();
+    float all = part[0];
+    for (unsigned i = 1; i < blockDim.x / 32; i++)
+        all = IS_MAX ? fmaxf(all, part[i]) : all + part[i];
+    __syncthreads();
+    return all;
+}
+
+/* ---- activations --------------------------------------------------------------------------------------------------- */
+
+/* Where rows go; NULL where nobody wants that form. */
+struct act_rows {
+    float *f32;
+    __half *f16;
+    __nv_bfloat16 *bf16;
+};
+
+inline struct act_rows act_rows_of(struct acts *a, uint32_t forms)
+{
+    struct act_rows r = {(forms & ACT_F32) ? a->f32 : NULL, (forms & ACT_F16) ? (__half *)a->f16 : NULL,
+        (forms & ACT_BF16) ? (__nv_bfloat16 *)a->bf16 : NULL};
+    return r;
+}
+
+/* Values beyond f16 become its largest, so that one outlier cannot make a row infinite; NaN stays NaN. */
+__device__ __forceinline__ __half half_of(float x)
+{
+    return __float2half_rn(fabsf(x) > F16_MOST ? copysignf(F16_MOST, x) : x);
+}
+
+__device__ __forceinline__ void act_put(struct act_rows out, size_t at, float x)
+{
+    if (out.f32 != NULL)
+        out.f32[at] = x;
+    if (out.f16 != NULL)
+        out.f16[at] = half_of(x);
+    if (out.bf16 != NULL)
+        out.bf16[at] = __float2bfloat16_rn(x);
+}
+
+__device__ __forceinline__ uint32_t pack_half(float lo, float hi)
+{
+    const __half2 h = __halves2half2(half_of(lo), half_of(hi));
+    return *(const uint32_t *)&h;
+}
+
+__device__ __forceinline__ uint32_t pack_bf16(float lo, float hi)
+{
+    const __nv_bfloat162 h = __floats2bfloat162_rn(lo, hi);
+    return *(const uint32_t *)&h;
+}
+
+/* Four neighbours at once; at is a multiple of 4. */
+__device__ __forceinline__ void act_put4(struct act_rows out, size_t at, float4 x)
+{
+    if (out.f32 != NULL)
+        *(float4 *)(out.f32 + at) = x;
+    if (out.f16 != NULL)
+        *(uint2 *)(out.f16 + at) = make_uint2(pack_half(x.x, x.y), pack_half(x.z, x.w));
+    if (out.bf16 != NULL)
+        *(uint2 *)(out.bf16 + at) = make_uint2(pack_bf16(x.x, x.y), pack_bf16(x.z, x.w));
+}
+
+__device__ __forceinline__ float glu_of(float gate, float up, enum glu kind)
+{
+    const float y = kind == GLU_SILU
+                        ? gate / (1.0f + expf(-gate))
+                        : 0.5f * gate * (1.0f + tanhf(0.797884561f * (gate + 0.044715f * gate * gate * gate)));
+    return y * up;
+}
+
+/* ---- plain numbers ------------------------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ float float_load(const void *p, size_t at, enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F16: return __half2float(((const __half *)p)[at]);
+    case DTYPE_BF16: return __bfloat162float(((const __nv_bfloat16 *)p)[at]);
+    case DTYPE_F8_E4M3: return (float)((const __nv_fp8_e4m3 *)p)[at];
+    default: return ((const float *)p)[at];
+    }
+}
+
+__device__ __forceinline__ void float_store(void *p, size_t at, enum dtype dtype, float x)
+{
+    switch (dtype) {
+    case DTYPE_F16: ((__half *)p)[at] = __float2half_rn(x); break;
+    case DTYPE_BF16: ((__nv_bfloat16 *)p)[at] = __float2bfloat16_rn(x); break;
+    case DTYPE_F8_E4M3: ((__nv_fp8_e4m3 *)p)[at] = __nv_fp8_e4m3(x); break;
+    default: ((float *)p)[at] = x; break;
+    }
+}
+
+/* ---- the matrix unit ----------------------------------------------------------------------------------------------- */
+
+/* c (16 x 8) += a (16 x 16) x b (16 x 8). Lane 4g+t holds rows g and g+8: a = {(g, 2t), (g+8, 2t), (g, 2t+8),
+ * (g+8, 2t+8)}, two neighbours each; b = {(2t, g), (2t+8, g)}; c = {(g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)}. */
+__device__ __forceinline__ void mma(
+    __half, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma(
+    __nv_bfloat16, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* For values that are known to be small: weights of attention, heads. */
+__device__ __forceinline__ uint32_t pack2(__half, float lo, float hi)
+{
+    const __half2 h = __floats2half2_rn(lo, hi);
+    return *(const uint32_t *)&h;
+}
+
+__device__ __forceinline__ uint32_t pack2(__nv_bfloat16, float lo, float hi)
+{
+    return pack_bf16(lo, hi);
+}
+
+/* Four 8 x 8 matrices of 16-bit elements; lane i names row i % 8 of matrix i / 8. */
+template <bool TRANSPOSED> __device__ __forceinline__ void load_matrices(uint32_t r[4], const void *shared_row)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared_row);
+    if (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at)
+                     : "memory");
+}
+
+/* 16 bytes from global to shared memory behind the thread's back; zeros when there is nothing to read. */
+__device__ __forceinline__ void copy_async(void *shared, const void *global, bool there)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared), n = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(global), "r"(n) : "memory");
+}
+
+__device__ __forceinline__ void copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* All but the newest LEFT groups have arrived. */
+template <int LEFT> __device__ __forceinline__ void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+/* 16 bytes of a weight: read once, so it shall not push anything out of the first-level cache. */
+__device__ __forceinline__ uint4 load_once(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+/* 16 bytes that other blocks read too: from the second-level cache, and not moved over other loads. */
+__device__ __forceinline__ uint4 load_shared(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif

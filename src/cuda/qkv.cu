@@ -1,0 +1,217 @@
+/* Queries, keys and values. Few rows of a model without head norms: one kernel makes the three products, turns the
+ * heads and writes the cache. Otherwise the three products, as one where the weights lie behind each other, into
+ * scratch; then a warp per row and head does the rest. */
+#include "cuda/kernels.cuh"
+#include "cuda/skinny.h"
+
+extern "C" {
+#include "tensor/quant.h"
+}
+
+#define HEADS_PER_BLOCK 4
+
+struct heads_job {
+    const void *in; /* [T][(Q + 2G) * D], f32 or bf16 */
+    bool in_bf16;
+    uint32_t n_rows;
+    float *q;
+    const float *q_gain, *k_gain;
+    float eps;
+    struct skinny_heads h;
+};
+
+/* A quantised group of the cache: 32 elements, one a lane. A group that cannot be held is NaN as a whole. */
+__device__ static void store_group(unsigned char *row, uint32_t group, enum dtype dtype, float x)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    float most = fabsf(x), signed_most = x;
+    for (int step = 16; step > 0; step /= 2) {
+        const float y = __shfl_xor_sync(ALL_LANES, most, step), s = __shfl_xor_sync(ALL_LANES, signed_most, step);
+        const bool other = y > most || (y == most && (lane & step) != 0) || y != y;
+        signed_most = other ? s : signed_most;
+        most = other ? y : most;
+    }
+    if (dtype == DTYPE_Q8_0) {
+        struct block_q8_0 *b = (struct block_q8_0 *)row + group;
+        const __half d = __float2half_rn(most / 127.0f);
+        const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+        b->qs[lane] = (int8_t)__float2int_rn(x * inverse);
+        if (lane == 0)
+            b->d = __half_as_ushort(d);
+        return;
+    }
+    struct block_q4_0 *b = (struct block_q4_0 *)row + group;
+    const float scale = signed_most / -8.0f, inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
+    const int q = min(15, max(0, (int)floorf(x * inverse + 8.5f)));
+    const int high = __shfl_down_sync(ALL_LANES, q, 16);
+    if (lane < 16)
+        b->qs[lane] = (uint8_t)(q | high << 4);
+    if (lane == 0)
+        b->d = __half_as_ushort(__float2half_rn(scale));
+}
+
+__device__ static void store_head(const struct skinny_heads &h, const float *head, uint32_t local, bool is_k, uint32_t row)
+{
+    const uint32_t slot = h.slot[row];
+    if (slot == KV_SLOT_NONE)
+        return;
+    unsigned char *to = h.blocks + (uint64_t)(slot / h.block_tokens) * h.block_bytes + (is_k ? h.k_at : h.v_at) +
+                        ((uint64_t)local * h.block_tokens + slot % h.block_tokens) * h.row_bytes;
+    const bool groups = h.kv_dtype == DTYPE_Q8_0 || h.kv_dtype == DTYPE_Q4_0;
+    for (uint32_t i = threadIdx.x % 32; i < h.head_dim; i += 32)
+        if (groups)
+            store_group(to, i / 32, h.kv_dtype, head[i]);
+        else
+            float_store(to, i, h.kv_dtype, head[i]);
+}
+
+__global__ static void heads_kernel(const __grid_constant__ struct heads_job j)
+{
+    extern __shared__ float all_heads[];
+    launch_next();
+    launch_wait();
+    const struct skinny_heads &h = j.h;
+    const uint32_t lane = threadIdx.x % 32, n = h.head_dim, n_all = h.n_heads + 2 * h.n_kv_heads;
+    const uint32_t head = blockIdx.y * HEADS_PER_BLOCK + threadIdx.x / 32, row = blockIdx.x;
+    if (head >= n_all)
+        return;
+    float *x = all_heads + threadIdx.x / 32 * n;
+    const uint32_t part = head < h.n_heads ? 0 : head < h.n_heads + h.n_kv_heads ? 1 : 2;
+    const uint32_t local = head - (part == 0 ? 0 : part == 1 ? h.n_heads : h.n_heads + h.n_kv_heads);
+    const float *bias = h.bias[part], *gain = part == 0 ? j.q_gain : part == 1 ? j.k_gain : NULL;
+    const size_t from = ((size_t)row * n_all + head) * n;
+    float sum = 0.0f;
+    for (uint32_t i = lane; i < n; i += 32) {
+        const float v =
+            float_load(j.in, from + i, j.in_bf16 ? DTYPE_BF16 : DTYPE_F32) + (bias != NULL ? bias[local * n + i] : 0.0f);
+        x[i] = v;
+        sum += v * v;
+    }
+    if (gain != NULL) {
+        for (int step = 16; step > 0; step /= 2)
+            sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        const float inv = rsqrtf(sum / (float)n + j.eps);
+        for (uint32_t i = lane; i < n; i += 32)
+            x[i] *= inv * gain[i];
+    }
+    __syncwarp();
+    const uint32_t half = part < 2 && h.rope != ROPE_NONE ? h.rope_dims / 2 : 0;
+    const float2 *table = (const float2 *)(h.rope_table + (size_t)h.pos[row] * h.rope_dims);
+    for (uint32_t i = lane; i < half; i += 32) {
+        const uint32_t a = h.rope == ROPE_PAIRS ? 2 * i : i, b = h.rope == ROPE_PAIRS ? 2 * i + 1 : i + half;
+        const float2 t = table[i];
+        const float x0 = x[a], x1 = x[b];
+        x[a] = x0 * t.x - x1 * t.y;
+        x[b] = x0 * t.y + x1 * t.x;
+    }
+    __syncwarp();
+    if (part > 0) {
+        store_head(h, x, local, part == 1, row);
+        return;
+    }
+    for (uint32_t i = lane; i < n; i += 32)
+        j.q[((size_t)row * h.n_heads + local) * n + i] = x[i];
+}
+
+static struct skinny_heads heads_of(const struct batch *b, const struct kv_cache *kv, const struct qkv_args *a)
+{
+    const struct kv_layer *layer = a->layer;
+    struct skinny_heads h = {};
+    h.n_heads = a->n_heads;
+    h.n_kv_heads = a->n_kv_heads;
+    h.head_dim = a->head_dim;
+    h.rope_dims = a->rope == ROPE_NONE ? 0 : a->rope_dims;
+    h.rope = a->rope;
+    h.rope_table = a->rope_table;
+    h.pos = b->pos;
+    h.slot = b->kv_slot[layer->group];
+    h.blocks = kv->blocks;
+    h.block_bytes = kv->block_bytes;
+    h.k_at = layer->k_at;
+    h.v_at = layer->v_at;
+    h.block_tokens = kv->block_tokens;
+    h.row_bytes = layer->row_bytes;
+    h.kv_dtype = layer->dtype;
+    h.bias[0] = a->wq->bias;
+    h.bias[1] = a->wk->bias;
+    h.bias[2] = a->wv->bias;
+    return h;
+}
+
+/* One launch per run of weights that lie behind each other. */
+static void qkv_skinny(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct qkv_args *a)
+{
+    const struct weight *const w[3] = {a->wq, a->wk, a->wv};
+    uint32_t first = 0;
+    for (int i = 0; i < 3;) {
+        uint32_t rows = w[i]->n_out;
+        int next = i + 1;
+        while (next < 3 && cuda_adjacent(w[next - 1], w[next]))
+            rows += w[next++]->n_out;
+        const struct matrix *m = matrix_of(w[i]);
+        struct skinny_job j = {};
+        j.end = SKINNY_QKV;
+        j.w0 = m->data;
+        j.scale0 = m->scales;
+        j.row_bytes = m->row_bytes;
+        j.n_in = m->n_in;
+        j.n_out = rows;
+        j.act = m->format == FORMAT_BF16 ? a->in->bf16 : a->in->f16;
+        j.n_rows = b->n_rows;
+        j.out = a->q;
+        j.ldc = a->n_heads * a->head_dim;
+        j.heads = heads_of(b, kv, a);
+        j.heads.first_row = first;
+        cuda_skinny(d, m->format, &j);
+        first += rows;
+        i = next;
+    }
+}
+
+static void qkv_products(struct dev *d, const struct batch *b, const struct qkv_args *a, bool bf16)
+{
+    const struct weight *const w[3] = {a->wq, a->wk, a->wv};
+    const uint32_t all = (a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
+    uint32_t first = 0;
+    for (int i = 0; i < 3;) {
+        uint32_t rows = w[i]->n_out;
+        int next = i + 1;
+        while (next < 3 && cuda_adjacent(w[next - 1], w[next]))
+            rows += w[next++]->n_out;
+        const struct product p = {
+            matrix_of(w[i]), rows, b->n_rows, a->in, (char *)a->scratch + first * (bf16 ? 2 : 4), all, false, bf16};
+        cuda_product(d, &p);
+        first += rows;
+        i = next;
+    }
+}
+
+void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a)
+{
+    const struct weight *const w[3] = {a->wq, a->wk, a->wv};
+    bool skinny = true, bf16 = true;
+    for (int i = 0; i < 3; i++) {
+        const bool small = cuda_is_skinny(d, matrix_of(w[i]), b->n_rows);
+        skinny = skinny && small;
+        bf16 = bf16 && !small && cuda_gives_bf16(matrix_of(w[i]));
+    }
+    const enum dtype kv_dtype = a->layer->dtype;
+    const bool plain_kv = kv_dtype != DTYPE_Q8_0 && kv_dtype != DTYPE_Q4_0;
+    if (skinny && plain_kv && a->q_gain == NULL && a->k_gain == NULL && a->head_dim % 16 == 0) {
+        qkv_skinny(d, b, kv, a);
+        return;
+    }
+    qkv_products(d, b, a, bf16);
+    struct heads_job j = {};
+    j.in = a->scratch;
+    j.in_bf16 = bf16;
+    j.n_rows = b->n_rows;
+    j.q = a->q;
+    j.q_gain = a->q_gain;
+    j.k_gain = a->k_gain;
+    j.eps = a->norm_eps;
+    j.h = heads_of(b, kv, a);
+    const uint32_t n_all = a->n_heads + 2 * a->n_kv_heads;
+    cuda_launch(d, heads_kernel, dim3(b->n_rows, (n_all + HEADS_PER_BLOCK - 1) / HEADS_PER_BLOCK), HEADS_PER_BLOCK * 32,
+        HEADS_PER_BLOCK * a->head_dim * sizeof(float), j);
+}

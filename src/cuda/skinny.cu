@@ -1,0 +1,23 @@
+/* Which skinny kernel runs: by format and rows. */
+#include "cuda/skinny.h"
+
+bool skinny_has(enum format format)
+{
+    return format != FORMAT_F32;
+}
+
+void cuda_skinny(struct dev *d, enum format format, const struct skinny_job *j)
+{
+    const uint32_t nt = j->n_rows <= 8 || j->groups != NULL ? 1 : j->n_rows <= 16 ? 2 : 4;
+    const uint32_t per_tile = j->end == SKINNY_GLU ? 8 : 16, tiles = (j->n_out + per_tile - 1) / per_tile;
+    const dim3 grid(tiles, j->groups != NULL ? j->n_groups : (j->n_rows + 8 * nt - 1) / (8 * nt));
+    switch (format) {
+    case FORMAT_F16:
+    case FORMAT_BF16: skinny_plain(d, format, nt, grid, j); break;
+    case FORMAT_F8:
+    case FORMAT_Q8: skinny_bytes(d, format, nt, grid, j); break;
+    case FORMAT_Q4:
+    case FORMAT_Q4M: skinny_nibbles(d, format, nt, grid, j); break;
+    default: skinny_k(d, format, nt, grid, j); break;
+    }
+}

@@ -1,0 +1,282 @@
+/* The kernel behind skinny.h. A block owns 16 output rows; its 8 warps share k between them in slices, each warp
+ * multiplies 16 weights rows with up to 8 * NT activation rows on the matrix unit (weights as the 16-row operand, so
+ * one row of activations costs what eight do), and the 8 sums are joined in ascending order in shared memory.
+ *
+ * Order of float operations for one output: warp w adds the slices w*F .. w*F+F-1 of each round of 8*F, ascending,
+ * F being the format's flight (1 for more than 8 rows); the warps' sums are added ascending. It depends on the shape of the matrix alone, not on the rows of the batch.
+ *
+ * Weights are asked for before launch_wait: nobody writes them, so their first bytes travel while the kernel before
+ * this one ends. */
+#ifndef CUDA_SKINNY_CUH
+#define CUDA_SKINNY_CUH
+
+#include "cuda/formats.cuh"
+#include "cuda/skinny.h"
+
+#define SKINNY_WARPS   8
+#define SKINNY_THREADS (SKINNY_WARPS * 32)
+#define SKINNY_STRIDE  20 /* floats between columns of sums: no two lanes meet in a bank */
+
+/* ---- which rows a tile has ----------------------------------------------------------------------------------------- */
+
+/* Pair i of the heads q, k, v behind each other: the two rows that rope turns together, or two neighbours. */
+__device__ __forceinline__ void head_rows(const struct skinny_heads &h, uint32_t i, uint32_t &a, uint32_t &b)
+{
+    const uint32_t half_head = h.head_dim / 2, head = i / half_head, at = i % half_head, turned = h.rope_dims / 2;
+    const bool is_v = head >= h.n_heads + h.n_kv_heads;
+    uint32_t lo = 2 * at, hi = 2 * at + 1;
+    if (h.rope == ROPE_HALVES && !is_v && at < turned) {
+        lo = at;
+        hi = at + turned;
+    }
+    a = head * h.head_dim + lo;
+    b = head * h.head_dim + hi;
+}
+
+/* The two matrix rows of lane group p (0..7) of a tile; the first of w0, the second of w0 or, for GLU, of w1. */
+__device__ __forceinline__ void tile_rows(const struct skinny_job &j, uint32_t tile, uint32_t p, uint32_t &a, uint32_t &b)
+{
+    if (j.end == SKINNY_GLU)
+        a = b = 8 * tile + p;
+    else if (j.end == SKINNY_QKV) {
+        head_rows(j.heads, j.heads.first_row / 2 + 8 * tile + p, a, b);
+        a -= j.heads.first_row;
+        b -= j.heads.first_row;
+    } else {
+        a = 16 * tile + p;
+        b = a + 8;
+    }
+}
+
+/* ---- what is done with the sums ------------------------------------------------------------------------------------ */
+
+__device__ __forceinline__ float finished(const struct skinny_job &j, float y)
+{
+    y *= j.scale;
+    return j.cap > 0.0f ? j.cap * tanhf(y / j.cap) : y;
+}
+
+__device__ inline void end_heads(const struct skinny_job &j, uint32_t row, uint32_t ra, uint32_t rb, float a, float b)
+{
+    const struct skinny_heads &h = j.heads;
+    const uint32_t at = ra + h.first_row, head = at / h.head_dim, lo = at % h.head_dim, hi = (rb + h.first_row) % h.head_dim;
+    const uint32_t q_end = h.n_heads, k_end = q_end + h.n_kv_heads;
+    const uint32_t part = head < q_end ? 0 : head < k_end ? 1 : 2;
+    const uint32_t local = part == 0 ? head : part == 1 ? head - q_end : head - k_end;
+    if (h.bias[part] != NULL) {
+        a += h.bias[part][local * h.head_dim + lo];
+        b += h.bias[part][local * h.head_dim + hi];
+    }
+    const uint32_t turn = h.rope == ROPE_PAIRS ? lo / 2 : lo;
+    if (part < 2 && h.rope != ROPE_NONE && turn < h.rope_dims / 2 && lo < h.rope_dims) {
+        const float *t = h.rope_table + (size_t)h.pos[row] * h.rope_dims + 2 * turn;
+        const float c = t[0], s = t[1], x = a;
+        a = x * c - b * s;
+        b = x * s + b * c;
+    }
+    if (part == 0) {
+        float *q = j.out + (size_t)row * j.ldc + local * h.head_dim;
+        q[lo] = a;
+        q[hi] = b;
+        return;
+    }
+    const uint32_t slot = h.slot[row];
+    if (slot == KV_SLOT_NONE)
+        return;
+    unsigned char *to = h.blocks + (uint64_t)(slot / h.block_tokens) * h.block_bytes + (part == 1 ? h.k_at : h.v_at) +
+                        ((uint64_t)local * h.block_tokens + slot % h.block_tokens) * h.row_bytes;
+    float_store(to, lo, h.kv_dtype, a);
+    float_store(to, hi, h.kv_dtype, b);
+}
+
+__device__ inline void end_pair(
+    const struct skinny_job &j, uint32_t row, uint32_t expert, uint32_t ra, uint32_t rb, float a, float b)
+{
+    if (j.scale0 != NULL) {
+        const float *second = j.end == SKINNY_GLU ? j.scale1 : j.scale0;
+        a *= F8_FACTOR * j.scale0[(size_t)expert * j.n_out + min(ra, j.n_out - 1)];
+        b *= F8_FACTOR * second[(size_t)expert * j.n_out + min(rb, j.n_out - 1)];
+    }
+    if (j.end == SKINNY_QKV) {
+        end_heads(j, row, ra, rb, a, b);
+        return;
+    }
+    if (j.end == SKINNY_GLU) {
+        if (ra >= j.n_out)
+            return;
+        const struct act_rows out = {j.act_f32, (__half *)j.act_f16, (__nv_bfloat16 *)j.act_bf16};
+        a += j.bias0 != NULL ? j.bias0[(size_t)expert * j.n_out + ra] : 0.0f;
+        b += j.bias1 != NULL ? j.bias1[(size_t)expert * j.n_out + ra] : 0.0f;
+        act_put(out, (size_t)row * j.n_out + ra, glu_of(a, b, j.glu));
+        return;
+    }
+    float *to = j.out + (size_t)row * j.ldc;
+    const float *bias = j.bias0 != NULL ? j.bias0 + (size_t)expert * j.n_out : NULL;
+    const bool add = j.end == SKINNY_ADD;
+    if (ra < j.n_out) {
+        const float y = a + (bias != NULL ? bias[ra] : 0.0f);
+        to[ra] = add ? to[ra] + y : finished(j, y);
+    }
+    if (rb < j.n_out) {
+        const float y = b + (bias != NULL ? bias[rb] : 0.0f);
+        to[rb] = add ? to[rb] + y : finished(j, y);
+    }
+}
+
+/* ---- the product --------------------------------------------------------------------------------------------------- */
+
+/* What a lane holds of one round of a warp: FLIGHT slices of two weight rows, and the same of its activation rows. */
+template <class F, int NT> struct Round {
+    static constexpr int FLIGHT = NT == 1 ? F::FLIGHT : 1;
+    static constexpr uint32_t SLICE = 4 * F::E, STEP = SKINNY_WARPS * FLIGHT;
+    typename F::Regs a[FLIGHT], b[FLIGHT];
+    uint4 x[FLIGHT][F::E / 8][NT];
+
+    __device__ __forceinline__ void weights(
+        const unsigned char *row_a, const unsigned char *row_b, uint32_t slice, uint32_t lane_k, uint32_t n_in)
+    {
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++) {
+            F::load(a[i], row_a, (slice + i) * SLICE + lane_k, n_in);
+            F::load(b[i], row_b, (slice + i) * SLICE + lane_k, n_in);
+        }
+    }
+
+    __device__ __forceinline__ void rows(const uint16_t *const act[NT], uint32_t slice, uint32_t lane_k, uint32_t n_in)
+    {
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++)
+#pragma unroll
+            for (int part = 0; part < F::E / 8; part++)
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    const uint32_t k = (slice + i) * SLICE + lane_k + 8 * part;
+                    x[i][part][n] = act[n] != NULL && k < n_in ? load_shared(act[n] + k) : make_uint4(0, 0, 0, 0);
+                }
+    }
+
+    __device__ __forceinline__ void multiply(float acc[NT][4]) const
+    {
+        typename F::Type type;
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++)
+#pragma unroll
+            for (int part = 0; part < F::E / 8; part++) {
+                uint32_t p[4], q[4];
+                F::pairs(a[i], part, p);
+                F::pairs(b[i], part, q);
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    const uint4 v = x[i][part][n];
+                    mma(type, acc[n], p[0], q[0], p[1], q[1], v.x, v.y);
+                    mma(type, acc[n], p[2], q[2], p[3], q[3], v.z, v.w);
+                }
+            }
+    }
+};
+
+/* The rows this block multiplies with: entry i of it is an activation row and an output row. */
+struct skinny_rows {
+    uint32_t expert, first, n; /* n: entries, at most 8 * NT */
+};
+
+__device__ __forceinline__ struct skinny_rows rows_of_block(const struct skinny_job &j, uint32_t most)
+{
+    struct skinny_rows r = {0, blockIdx.y * most, 0};
+    if (j.groups != NULL) {
+        const uint32_t *g = j.groups + 3 * blockIdx.y;
+        r.expert = g[0];
+        r.first = g[1];
+        r.n = g[2];
+    } else
+        r.n = r.first < j.n_rows ? min(most, j.n_rows - r.first) : 0;
+    return r;
+}
+
+template <class F, int NT>
+__global__ void __launch_bounds__(SKINNY_THREADS, 2) skinny_kernel(const __grid_constant__ struct skinny_job j)
+{
+    using R = Round<F, NT>;
+    __shared__ float sums[SKINNY_WARPS][NT * 8][SKINNY_STRIDE];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, lane_k = lane % 4 * F::E;
+    const uint32_t n_slices = (j.n_in + R::SLICE - 1) / R::SLICE;
+    uint32_t ra, rb;
+    tile_rows(j, blockIdx.x, g, ra, rb);
+    const uint32_t last = j.n_out - 1;
+    const unsigned char *row_a = j.w0 + (size_t)min(ra, last) * j.row_bytes;
+    const unsigned char *row_b = (j.end == SKINNY_GLU ? j.w1 : j.w0) + (size_t)min(rb, last) * j.row_bytes;
+    R one, two; /* one is multiplied while two travels, and the other way round */
+    uint32_t slice = warp * R::FLIGHT;
+    if (j.groups == NULL) /* which expert is known only when the kernels before are done */
+        one.weights(row_a, row_b, slice, lane_k, j.n_in);
+    launch_next();
+    launch_wait();
+    const struct skinny_rows rows = rows_of_block(j, 8 * NT);
+    if (rows.n == 0)
+        return;
+    if (j.groups != NULL) {
+        row_a += rows.expert * j.mat_bytes;
+        row_b += rows.expert * j.mat_bytes;
+        one.weights(row_a, row_b, slice, lane_k, j.n_in);
+    }
+    const uint16_t *act[NT];
+    for (int n = 0; n < NT; n++) {
+        const uint32_t i = n * 8 + g;
+        uint32_t row = rows.first + i;
+        if (j.groups != NULL && i < rows.n)
+            row = j.order[row] / j.act_share;
+        act[n] = i < rows.n ? (const uint16_t *)j.act + (size_t)row * j.n_in : NULL;
+    }
+    float acc[NT][4] = {};
+    one.rows(act, slice, lane_k, j.n_in);
+    while (true) {
+        const uint32_t next = slice + R::STEP;
+        slice = next + R::STEP;
+        if (next < n_slices) {
+            two.weights(row_a, row_b, next, lane_k, j.n_in);
+            two.rows(act, next, lane_k, j.n_in);
+        }
+        one.multiply(acc);
+        if (next >= n_slices)
+            break;
+        if (slice < n_slices) {
+            one.weights(row_a, row_b, slice, lane_k, j.n_in);
+            one.rows(act, slice, lane_k, j.n_in);
+        }
+        two.multiply(acc);
+        if (slice >= n_slices)
+            break;
+    }
+    const uint32_t t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        sums[warp][n * 8 + 2 * t][g] = acc[n][0];
+        sums[warp][n * 8 + 2 * t + 1][g] = acc[n][1];
+        sums[warp][n * 8 + 2 * t][g + 8] = acc[n][2];
+        sums[warp][n * 8 + 2 * t + 1][g + 8] = acc[n][3];
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < rows.n * 8; i += SKINNY_THREADS) {
+        const uint32_t p = i % 8, column = i / 8;
+        float a = 0.0f, b = 0.0f;
+        for (int w = 0; w < SKINNY_WARPS; w++) {
+            a += sums[w][column][p];
+            b += sums[w][column][p + 8];
+        }
+        tile_rows(j, blockIdx.x, p, ra, rb);
+        const uint32_t at = rows.first + column;
+        end_pair(j, j.groups != NULL ? j.order[at] : at, rows.expert, ra, rb, a, b);
+    }
+}
+
+template <class F> void skinny_run(struct dev *d, uint32_t nt, dim3 grid, const struct skinny_job *j)
+{
+    if (nt == 1)
+        cuda_launch(d, skinny_kernel<F, 1>, grid, SKINNY_THREADS, 0, *j);
+    else if (nt == 2)
+        cuda_launch(d, skinny_kernel<F, 2>, grid, SKINNY_THREADS, 0, *j);
+    else
+        cuda_launch(d, skinny_kernel<F, 4>, grid, SKINNY_THREADS, 0, *j);
+}
+
+#endif

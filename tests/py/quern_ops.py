@@ -1,0 +1,112 @@
+"""Single ops of a backend through libquern_testing.so, with what they should give in float64."""
+import ctypes
+
+import numpy as np
+
+from quern_model import LIBRARY
+
+FLOATS = ctypes.POINTER(ctypes.c_float)
+ROPE_NONE, ROPE_PAIRS, ROPE_HALVES = 0, 1, 2
+
+
+class AttentionCase(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in
+                ("n_heads", "n_kv_heads", "head_dim", "window", "rope", "rope_dims", "qk_norm", "hidden",
+                 "block_tokens", "n_seqs")] + [("cap", ctypes.c_float), ("before", ctypes.c_void_p),
+                                               ("rows", ctypes.c_void_p)]
+
+
+def pointer(array):
+    return array.ctypes.data_as(FLOATS)
+
+
+def library():
+    return ctypes.CDLL(str(LIBRARY))
+
+
+def distance(got, want):
+    """Size of the difference over the size of what was wanted; NaN counts as infinitely far."""
+    far = np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want)
+    return float("inf") if np.isnan(far) else far
+
+
+def normed(x):
+    x = x.astype(np.float64)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+
+
+def product(backend, dtype, rows, n_out, n_in, seed, fp8=False):
+    """(what the backend gives, what it should give) for norm(x) x w."""
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((rows, n_in), dtype=np.float32) * 3
+    w = random.standard_normal((n_out, n_in), dtype=np.float32) / np.sqrt(n_in).astype(np.float32)
+    out = np.full((rows, n_out), np.nan, np.float32)
+    code = library().quern_op_product(backend.encode(), dtype.encode(), int(fp8), rows, n_out, n_in, pointer(x),
+                                      pointer(w), pointer(out))
+    if code != 0:
+        raise RuntimeError(f"product failed with {code}")
+    return out, normed(x) @ w.astype(np.float64).T
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def feed_forward(backend, dtype, rows, n, ffn, seed, experts=0, top_k=0, fp8=False):
+    """The same for x + down(silu(gate) * up), dense or as a mixture; without x, which would hide errors."""
+    random = np.random.default_rng(seed)
+    mats = max(experts, 1)
+
+    def weights(*shape):
+        return random.standard_normal(shape, dtype=np.float32) / np.sqrt(shape[-1]).astype(np.float32)
+
+    x = random.standard_normal((rows, n), dtype=np.float32)
+    router = weights(mats, n) * 3
+    gate, up, down = weights(mats, ffn, n), weights(mats, ffn, n), weights(mats, n, ffn)
+    got = x.copy()
+    code = library().quern_op_feed_forward(backend.encode(), dtype.encode(), int(fp8), rows, n, ffn, experts, top_k,
+                                           pointer(router), pointer(gate), pointer(up), pointer(down), pointer(got))
+    if code != 0:
+        raise RuntimeError(f"feed-forward failed with {code}")
+    a = normed(x)
+    want = np.zeros((rows, n))
+    logits = a @ router.astype(np.float64).T
+    for row in range(rows):
+        chosen = np.argsort(-logits[row], kind="stable")[:top_k] if experts else [0]
+        share = np.exp(logits[row, chosen] - logits[row, chosen].max())
+        share = share / share.sum() if experts else [1.0]
+        for e, s in zip(chosen, share):
+            h = silu(gate[e].astype(np.float64) @ a[row]) * (up[e].astype(np.float64) @ a[row])
+            want[row] += s * (down[e].astype(np.float64) @ h)
+    return got.astype(np.float64) - x, want
+
+
+def attention(backends, weight, kv, case, before, rows, seed):
+    """Outputs of several backends for the same case."""
+    random = np.random.default_rng(seed)
+    q_n, kv_n = case["n_heads"] * case["head_dim"], case["n_kv_heads"] * case["head_dim"]
+    hidden = case.setdefault("hidden", 64)
+
+    def weights(n_out):
+        return random.standard_normal((n_out, hidden), dtype=np.float32) / np.sqrt(hidden).astype(np.float32) * 2
+
+    base = [weights(q_n), weights(kv_n), weights(kv_n)]
+    x_before = random.standard_normal((max(sum(before), 1), hidden), dtype=np.float32)
+    x = random.standard_normal((sum(rows), hidden), dtype=np.float32)
+    longest = max(b + r for b, r in zip(before, rows))
+    angles = np.arange(longest)[:, None] * 0.7 ** np.arange(max(case["rope_dims"] // 2, 1))[None]
+    rope = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
+    outs = []
+    for backend in backends:
+        ws = [w.copy() for w in base]
+        identity = np.eye(q_n, dtype=np.float32)
+        b, r = np.array(before, np.uint32), np.array(rows, np.uint32)
+        c = AttentionCase(**case, n_seqs=len(rows), before=b.ctypes.data, rows=r.ctypes.data)
+        out = np.full((sum(rows), q_n), np.nan, np.float32)
+        code = library().quern_op_attention(
+            backend.encode(), weight.encode(), kv.encode(), ctypes.byref(c), *(pointer(w) for w in ws),
+            pointer(identity), pointer(rope), pointer(x_before), pointer(x), pointer(out))
+        if code != 0:
+            raise RuntimeError(f"attention failed with {code}")
+        outs.append(out)
+    return outs

@@ -1,0 +1,367 @@
+/* Doors for bench/device_check.py: single ops of any backend on made-up data. The checks compare what comes out here
+ * with arithmetic in numpy or with another backend. */
+#include "base/mem.h"
+#include "cpu/cpu.h"
+#ifdef QUERN_CUDA
+#include "cuda/cuda.h"
+#endif
+
+#include <stdio.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+static const struct ops *backend(const char *name)
+{
+#ifdef QUERN_CUDA
+    const char *why;
+    if (strcmp(name, "cuda") == 0)
+        return cuda_ops(&why);
+#endif
+    return cpu_ops_by_name(name);
+}
+
+/* ---- single ops ---------------------------------------------------------------------------------------------------- */
+
+/* A device with what a test has made on it, all freed together. */
+struct rig {
+    const struct ops *ops;
+    struct dev *d;
+    void *memory[32];
+    struct weight *weights[16];
+    void *host[32];
+    struct acts *acts[8];
+    uint32_t n_memory, n_weights, n_host, n_acts;
+    struct error e;
+};
+
+static bool rig_open(struct rig *r, const char *name, uint32_t rows, bool fp8)
+{
+    memset(r, 0, sizeof *r);
+    r->ops = backend(name);
+    const struct dev_options o = {.threads = 1, .rows_max = rows, .out_max = rows, .fp8 = fp8};
+    return r->ops != NULL && r->ops->dev_open(&o, &r->d, &r->e) == OK;
+}
+
+static int rig_close(struct rig *r)
+{
+    if (r->d != NULL) {
+        (void)r->ops->dev_wait(r->d, &r->e);
+        for (uint32_t i = 0; i < r->n_weights; i++)
+            r->ops->weight_drop(r->d, r->weights[i]);
+        for (uint32_t i = 0; i < r->n_acts; i++)
+            r->ops->acts_free(r->d, r->acts[i]);
+        for (uint32_t i = 0; i < r->n_memory; i++)
+            r->ops->dev_free(r->d, r->memory[i]);
+        r->ops->dev_close(r->d);
+    }
+    for (uint32_t i = 0; i < r->n_host; i++)
+        mem_free(r->host[i]);
+    if (r->e.code != OK)
+        fprintf(stderr, "%s\n", r->e.text);
+    return (int)r->e.code;
+}
+
+static void *rig_memory(struct rig *r, const void *from, size_t bytes)
+{
+    void *p = NULL;
+    if (r->ops->dev_alloc(r->d, bytes, &p, &r->e) == OK) {
+        r->memory[r->n_memory++] = p;
+        if (from != NULL)
+            r->ops->dev_write(r->d, p, from, bytes);
+    }
+    return p;
+}
+
+/* Bind [n_mats][n_out][n_in] floats as dtype; they become what the dtype makes of them. */
+static bool rig_weight(
+    struct rig *r, enum dtype dtype, uint32_t n_mats, uint32_t n_out, uint32_t n_in, float *values, struct weight *w)
+{
+    const uint64_t shape[] = {n_mats, n_out, n_in};
+    const uint32_t dims = n_mats > 1 ? 3 : 2;
+    struct tensor_view v;
+    size_t bytes;
+    if (tensor_shape_bytes(dtype, dims, shape + 3 - dims, &bytes, &r->e) != OK)
+        return false;
+    void *p = mem_aligned(64, bytes);
+    if (p == NULL)
+        return false;
+    r->host[r->n_host++] = p;
+    const uint64_t n = (uint64_t)n_mats * n_out * n_in;
+    memset(w, 0, sizeof *w);
+    if (quant_row(dtype, values, p, n, &r->e) != OK || dequant_row(dtype, p, values, n, &r->e) != OK ||
+        tensor_view_init(&v, dtype, dims, shape + 3 - dims, p, bytes, &r->e) != OK ||
+        r->ops->weight_bind(r->d, &v, 1, w, &r->e) != OK)
+        return false;
+    r->weights[r->n_weights++] = w;
+    return true;
+}
+
+static struct acts *rig_acts(struct rig *r, uint32_t rows, uint32_t n, uint32_t forms)
+{
+    struct acts *a = NULL;
+    if (r->ops->acts_new(r->d, rows, n, forms, &a, &r->e) == OK)
+        r->acts[r->n_acts++] = a;
+    return a;
+}
+
+static void rig_norm(struct rig *r, const float *x, const float *gain, uint32_t rows, uint32_t n, uint32_t forms,
+    struct acts *out)
+{
+    r->ops->norm(r->d, &(struct norm_args){.x = x,
+                           .n_rows = rows,
+                           .n = n,
+                           .gain = gain,
+                           .eps = 1e-5f,
+                           .forms = forms,
+                           .out = out});
+}
+
+static float *ones(struct rig *r, uint32_t n)
+{
+    float *host = mem_array(n, sizeof *host);
+    if (host == NULL)
+        return NULL;
+    r->host[r->n_host++] = host;
+    for (uint32_t i = 0; i < n; i++)
+        host[i] = 1.0f;
+    return rig_memory(r, host, n * sizeof *host);
+}
+
+/* out [rows][n_out] = norm(x) x w; w [n_out][n_in] comes back as the dtype holds it. 0 or an error code. */
+EXPORT int quern_op_product(const char *name, const char *dtype_text, int fp8, uint32_t rows, uint32_t n_out,
+    uint32_t n_in, const float *x, float *w, float *out)
+{
+    struct rig r;
+    struct weight head;
+    enum dtype dtype;
+    if (dtype_by_name(str_of(dtype_text), &dtype, NULL) == OK && rig_open(&r, name, rows, fp8 != 0) &&
+        rig_weight(&r, dtype, 1, n_out, n_in, w, &head)) {
+        float *dx = rig_memory(&r, x, (size_t)rows * n_in * sizeof *x), *gain = ones(&r, n_in);
+        float *y = rig_memory(&r, out, (size_t)rows * n_out * sizeof *out); /* poisoned by the caller */
+        struct acts *in = rig_acts(&r, rows, n_in, head.wants);
+        if (dx != NULL && gain != NULL && y != NULL && in != NULL) {
+            rig_norm(&r, dx, gain, rows, n_in, head.wants, in);
+            r.ops->logits(
+                r.d, &(struct logits_args){.in = in, .n_rows = rows, .head = &head, .scale = 1.0f, .out = y});
+            r.ops->dev_read(r.d, out, y, (size_t)rows * n_out * sizeof *out);
+        }
+    }
+    return rig_close(&r);
+}
+
+/* x [rows][n] += (silu(a x gate) * (a x up)) x down with a = norm(x); experts > 0: a mixture, routed by router. */
+EXPORT int quern_op_feed_forward(const char *name, const char *dtype_text, int fp8, uint32_t rows, uint32_t n,
+    uint32_t ffn, uint32_t experts, uint32_t top_k, float *router_w, float *gate_w, float *up_w, float *down_w, float *x)
+{
+    struct rig r;
+    struct weight gate, up, down, router = {0};
+    enum dtype dtype;
+    const uint32_t mats = experts > 0 ? experts : 1, k = experts > 0 ? top_k : 1;
+    if (dtype_by_name(str_of(dtype_text), &dtype, NULL) == OK && rig_open(&r, name, rows, fp8 != 0) &&
+        rig_weight(&r, dtype, mats, ffn, n, gate_w, &gate) && rig_weight(&r, dtype, mats, ffn, n, up_w, &up) &&
+        rig_weight(&r, dtype, mats, n, ffn, down_w, &down) &&
+        (experts == 0 || rig_weight(&r, DTYPE_F32, 1, experts, n, router_w, &router))) {
+        const uint32_t forms = gate.wants | up.wants | router.wants;
+        float *dx = rig_memory(&r, x, (size_t)rows * n * sizeof *x), *gain = ones(&r, n);
+        float *scratch = rig_memory(&r, NULL, (size_t)rows * k * MAX(2 * ffn, n) * sizeof *scratch);
+        uint32_t *expert = rig_memory(&r, NULL, (size_t)rows * k * sizeof *expert);
+        float *weight = rig_memory(&r, NULL, (size_t)rows * k * sizeof *weight);
+        struct acts *in = rig_acts(&r, rows, n, forms), *hidden = rig_acts(&r, rows * k, ffn, down.wants);
+        const struct batch b = {.n_rows = rows, .n_seqs = rows};
+        rig_norm(&r, dx, gain, rows, n, forms, in);
+        if (experts > 0) {
+            r.ops->route(r.d, &b,
+                &(struct route_args){
+                    .in = in, .router = &router, .top_k = k, .renorm = true, .expert = expert, .weight = weight});
+            r.ops->experts(r.d, &b,
+                &(struct experts_args){.in = in,
+                    .gate = &gate,
+                    .up = &up,
+                    .down = &down,
+                    .top_k = k,
+                    .expert = expert,
+                    .weight = weight,
+                    .hidden = hidden,
+                    .scratch = scratch,
+                    .x = dx});
+        } else {
+            r.ops->gate_up(r.d, &b,
+                &(struct gate_up_args){
+                    .in = in, .gate = &gate, .up = &up, .scratch = scratch, .forms = down.wants, .out = hidden});
+            r.ops->project(r.d, &b, &(struct project_args){.in = hidden, .w = &down, .scratch = scratch, .x = dx});
+        }
+        r.ops->dev_read(r.d, x, dx, (size_t)rows * n * sizeof *x);
+    }
+    return rig_close(&r);
+}
+
+/* What an attention test is made of. */
+struct attention_case {
+    uint32_t n_heads, n_kv_heads, head_dim, window, rope, rope_dims, qk_norm, hidden, block_tokens, n_seqs;
+    float cap;
+    const uint32_t *before, *rows; /* [n_seqs]: positions that exist, rows of the step that is looked at */
+};
+
+/* The rows [from, from + n) of every sequence as one step. Tables lie backwards, so that ignoring them is wrong. */
+struct attention_run {
+    struct rig r;
+    struct weight wq, wk, wv, same;
+    struct kv_cache kv;
+    struct kv_layer layer;
+    struct batch b;
+    float *gain, *heads_gain, *rope, *q, *scratch, *x, *out;
+    struct acts *normed, *attended;
+    const uint32_t *tables[1], *slots[1];
+    uint32_t *token, *pos, *seq, *slot, *table, blocks_each;
+    struct batch_seq *seqs;
+};
+
+static uint32_t attention_batch(
+    struct attention_run *a, const struct attention_case *c, const uint32_t *from, const uint32_t *n)
+{
+    uint32_t row = 0, *pos = a->pos, *seq = a->seq, *slot = a->slot;
+    for (uint32_t s = 0; s < c->n_seqs; s++) {
+        a->seqs[s] = (struct batch_seq){
+            .first_row = row, .n_rows = n[s], .n_kv = from[s] + n[s], .table_at = s * a->blocks_each};
+        for (uint32_t i = 0; i < n[s]; i++, row++) {
+            pos[row] = from[s] + i;
+            seq[row] = s;
+            slot[row] = a->table[s * a->blocks_each + pos[row] / c->block_tokens] * c->block_tokens +
+                        pos[row] % c->block_tokens;
+        }
+    }
+    const struct ops *ops = a->r.ops;
+    ops->dev_write(a->r.d, (void *)(uintptr_t)a->b.pos, pos, row * sizeof *pos);
+    ops->dev_write(a->r.d, (void *)(uintptr_t)a->b.seq, seq, row * sizeof *seq);
+    ops->dev_write(a->r.d, (void *)(uintptr_t)a->slots[0], slot, row * sizeof *slot);
+    ops->dev_write(a->r.d, (void *)(uintptr_t)a->b.seqs, a->seqs, c->n_seqs * sizeof *a->seqs);
+    a->b.n_rows = row;
+    a->b.n_seqs = c->n_seqs;
+    return row;
+}
+
+static void attention_step(struct attention_run *a, const struct attention_case *c, const float *x, bool attend)
+{
+    const struct ops *ops = a->r.ops;
+    const uint32_t rows = a->b.n_rows, forms = a->wq.wants;
+    ops->dev_write(a->r.d, a->x, x, (size_t)rows * c->hidden * sizeof *x);
+    rig_norm(&a->r, a->x, a->gain, rows, c->hidden, forms, a->normed);
+    ops->qkv(a->r.d, &a->b, &a->kv,
+        &(struct qkv_args){.in = a->normed,
+            .wq = &a->wq,
+            .wk = &a->wk,
+            .wv = &a->wv,
+            .q_gain = c->qk_norm ? a->heads_gain : NULL,
+            .k_gain = c->qk_norm ? a->heads_gain : NULL,
+            .norm_eps = 1e-5f,
+            .rope = (enum rope_style)c->rope,
+            .rope_dims = c->rope_dims,
+            .rope_table = a->rope,
+            .n_heads = c->n_heads,
+            .n_kv_heads = c->n_kv_heads,
+            .head_dim = c->head_dim,
+            .layer = &a->layer,
+            .scratch = a->scratch,
+            .q = a->q});
+    if (!attend)
+        return;
+    ops->attend(a->r.d, &a->b, &a->kv,
+        &(struct attend_args){.q = a->q,
+            .n_heads = c->n_heads,
+            .n_kv_heads = c->n_kv_heads,
+            .head_dim = c->head_dim,
+            .scale = 0.02f,
+            .cap = c->cap,
+            .window = c->window,
+            .layer = &a->layer,
+            .forms = ACT_F32,
+            .out = a->attended});
+    ops->project(
+        a->r.d, &a->b, &(struct project_args){.in = a->attended, .w = &a->same, .scratch = a->scratch, .x = a->out});
+}
+
+static bool attention_open(struct attention_run *a, const struct attention_case *c, const char *name,
+    enum dtype weight, enum dtype kv, uint32_t rows, uint32_t longest, float *w[3], float *identity)
+{
+    const uint32_t q_n = c->n_heads * c->head_dim, kv_n = c->n_kv_heads * c->head_dim;
+    size_t row_bytes;
+    if (!rig_open(&a->r, name, rows, false) || dtype_bytes(kv, c->head_dim, &row_bytes, &a->r.e) != OK ||
+        !rig_weight(&a->r, weight, 1, q_n, c->hidden, w[0], &a->wq) ||
+        !rig_weight(&a->r, weight, 1, kv_n, c->hidden, w[1], &a->wk) ||
+        !rig_weight(&a->r, weight, 1, kv_n, c->hidden, w[2], &a->wv) ||
+        !rig_weight(&a->r, DTYPE_F32, 1, q_n, q_n, identity, &a->same))
+        return false;
+    struct rig *r = &a->r;
+    a->blocks_each = (longest + c->block_tokens - 1) / c->block_tokens;
+    const uint32_t n_blocks = c->n_seqs * a->blocks_each;
+    const uint64_t part = (uint64_t)row_bytes * c->n_kv_heads * c->block_tokens;
+    a->layer = (struct kv_layer){.dtype = kv, .row_bytes = (uint32_t)row_bytes, .k_at = 0, .v_at = part};
+    a->kv = (struct kv_cache){.n_blocks = n_blocks, .block_tokens = c->block_tokens, .block_bytes = 2 * part};
+    a->kv.blocks = rig_memory(r, NULL, 2 * part * n_blocks);
+    void *nans = mem_aligned(64, 2 * part * n_blocks); /* what nobody wrote must not be read */
+    a->table = mem_array(n_blocks, sizeof *a->table);
+    uint32_t *arrays = mem_array((size_t)rows * 4, sizeof *arrays);
+    a->seqs = mem_array(c->n_seqs, sizeof *a->seqs);
+    if (nans == NULL || a->table == NULL || arrays == NULL || a->seqs == NULL)
+        return false;
+    memset(nans, 0xff, 2 * part * n_blocks);
+    r->ops->dev_write(r->d, a->kv.blocks, nans, 2 * part * n_blocks);
+    void *const keep[] = {nans, a->table, arrays, a->seqs};
+    for (size_t i = 0; i < COUNT_OF(keep); i++)
+        r->host[r->n_host++] = keep[i];
+    for (uint32_t i = 0; i < n_blocks; i++)
+        a->table[i] = n_blocks - 1 - i;
+    a->pos = arrays;
+    a->seq = arrays + rows;
+    a->slot = arrays + 2 * rows;
+    a->gain = ones(r, c->hidden);
+    a->heads_gain = ones(r, c->head_dim);
+    a->x = rig_memory(r, NULL, (size_t)rows * c->hidden * sizeof(float));
+    a->q = rig_memory(r, NULL, (size_t)rows * q_n * sizeof(float));
+    a->scratch = rig_memory(r, NULL, (size_t)rows * MAX(q_n + 2 * kv_n, c->hidden) * sizeof(float));
+    a->out = rig_memory(r, NULL, (size_t)rows * q_n * sizeof(float));
+    a->normed = rig_acts(r, rows, c->hidden, a->wq.wants);
+    a->attended = rig_acts(r, rows, q_n, ACT_F32);
+    a->tables[0] = rig_memory(r, a->table, n_blocks * sizeof *a->table);
+    a->slots[0] = rig_memory(r, NULL, rows * sizeof(uint32_t));
+    a->b = (struct batch){.pos = rig_memory(r, NULL, rows * sizeof(uint32_t)),
+        .seq = rig_memory(r, NULL, rows * sizeof(uint32_t)),
+        .seqs = rig_memory(r, NULL, c->n_seqs * sizeof(struct batch_seq)),
+        .tables = a->tables,
+        .kv_slot = a->slots};
+    return a->r.e.code == OK;
+}
+
+/* Attention's output [rows of all sequences][n_heads * head_dim] of the last rows, after the positions before were
+ * written from x_before. identity is q_n x q_n. */
+EXPORT int quern_op_attention(const char *name, const char *weight_text, const char *kv_text,
+    const struct attention_case *c, float *wq, float *wk, float *wv, float *identity, const float *rope,
+    const float *x_before, const float *x, float *out)
+{
+    struct attention_run a;
+    memset(&a, 0, sizeof a);
+    enum dtype weight, kv;
+    uint32_t n_before = 0, n_rows = 0, longest = 1, zero[64] = {0};
+    for (uint32_t s = 0; s < c->n_seqs; s++) {
+        n_before += c->before[s];
+        n_rows += c->rows[s];
+        longest = MAX(longest, c->before[s] + c->rows[s]);
+    }
+    float *const w[3] = {wq, wk, wv};
+    const size_t width = (size_t)c->n_heads * c->head_dim;
+    if (dtype_by_name(str_of(weight_text), &weight, NULL) != OK || dtype_by_name(str_of(kv_text), &kv, NULL) != OK)
+        return -1;
+    memset(out, 0, n_rows * width * sizeof *out);
+    if (attention_open(&a, c, name, weight, kv, MAX(n_before, n_rows), longest, (float **)w, identity)) {
+        a.rope = rig_memory(&a.r, rope, (size_t)longest * MAX(c->rope_dims, 1u) * sizeof *rope);
+        if (n_before > 0) {
+            attention_batch(&a, c, zero, c->before);
+            attention_step(&a, c, x_before, false);
+        }
+        attention_batch(&a, c, c->before, c->rows);
+        attention_step(&a, c, x, true);
+        a.r.ops->dev_read(a.r.d, out, a.out, n_rows * width * sizeof *out);
+    }
+    return rig_close(&a.r);
+}
