@@ -161,10 +161,7 @@ function drawTiles(s) {
   tiles.prefix.set(percent(hit), asked > 0 ? "last minute" : "of all tokens",
     `exact ${number(s.prefix.exact)} · part ${number(s.prefix.prefix)} · none ${number(s.prefix.miss)}`,
     rates((x) => x.prefix.tokens_found), 10);
-  const share = (i) => {
-    const b = rate((x) => x.busy_ns, i), r = rate((x) => x.idle_ns, i);
-    return b + r ? b / (b + r) : 0;
-  };
+  const share = (i) => Math.min(1, rate((x) => x.busy_ns, i) / 1e9);
   tiles.busy.set(percent(share()), "", `${number(rate((x) => x.steps), 0)} steps/s`,
     series((_, i) => share(i)).slice(1), 1);
   tiles.ttft.set("ttft");

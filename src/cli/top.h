@@ -38,7 +38,7 @@ struct top_sample {
     uint64_t blocks, block_tokens, free, cached, parked, held, shared; /* shared ones are held too */
     uint64_t exact, prefix, miss, tokens_asked, tokens_found;
     uint64_t prompt_tokens, prompt_cached, output_tokens;
-    uint64_t requests, swaps, recomputes, steps, busy_ns, idle_ns;
+    uint64_t requests, swaps, recomputes, steps, busy_ns;
     struct top_histogram ttft, itl;
     struct top_tenant tenants[TOP_TENANTS_MAX];
     size_t n_tenants;

@@ -152,7 +152,6 @@ static void read_top_level(struct reading *r, struct top_sample *s)
     read_u64(r, "requests", &s->requests);
     read_u64(r, "steps", &s->steps);
     read_u64(r, "busy_ns", &s->busy_ns);
-    read_u64(r, "idle_ns", &s->idle_ns);
 }
 
 enum err top_sample_read(struct top_sample *s, struct str json, uint64_t at_ns, struct error *e)
@@ -260,8 +259,7 @@ void top_figures(const struct top_history *h, struct top_figures *out)
         out->prompt_s = grown(now->prompt_tokens, before->prompt_tokens) / dt;
         out->steps_s = grown(now->steps, before->steps) / dt;
     }
-    const double busy_ns = grown(now->busy_ns, before->busy_ns);
-    out->busy = share(busy_ns, busy_ns + grown(now->idle_ns, before->idle_ns));
+    out->busy = dt > 0 ? MIN(1.0, grown(now->busy_ns, before->busy_ns) / 1e9 / dt) : TOP_NONE;
     out->kv_used = share((double)(now->held + now->parked), (double)now->blocks);
     const double asked = grown(now->tokens_asked, first->tokens_asked);
     out->hits = asked > 0 ? share(grown(now->tokens_found, first->tokens_found), asked)

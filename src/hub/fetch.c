@@ -144,7 +144,9 @@ enum err fetch_get(struct fetch *f, const char *path, struct buf *body, struct e
     switch (status) {
     case 200: return OK;
     case 401:
-    case 403: return FAIL(e, ERR_DENIED, "%s wants another key; give it with --api-key", f->shown);
+    case 403:
+        return FAIL(
+            e, ERR_DENIED, "%s wants %s key; give it with --api-key", f->shown, f->headers != NULL ? "another" : "a");
     case 404: return FAIL(e, ERR_NOT_FOUND, "%s has no %s; it is not a quern server", f->shown, path);
     default: return FAIL(e, ERR_NETWORK, "%s answers %s with status %ld", f->shown, path, status);
     }

@@ -234,7 +234,7 @@ def test_parameters_are_sent_and_empty_ones_are_not(visit, scripted):
     v = visit(scripted.url)
     v.page.click("#params-toggle")
     v.page.fill("[data-param=system]", "Be brief.")
-    v.page.fill("[data-param=temperature]", "0.5")
+    v.page.fill("[data-param=temperature]", "0.55")
     v.page.fill("[data-param=top_k]", "40")
     v.page.fill("[data-param=max_tokens]", "-3")  # not allowed: left out
     v.page.locator("[data-param=seed]").click()
@@ -242,7 +242,7 @@ def test_parameters_are_sent_and_empty_ones_are_not(visit, scripted):
     v.answer()
     body = scripted.script.requests[0]
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
-    assert body["temperature"] == 0.5 and body["top_k"] == 40 and body["stream"] is True
+    assert body["temperature"] == 0.55 and body["top_k"] == 40 and body["stream"] is True
     assert not {"max_tokens", "seed", "top_p"} & set(body)
 
 

@@ -34,7 +34,7 @@ def test_figures_are_differences_of_two_samples(server):
     assert f["model"] == "scripted" and f["state"] == "ready"
     assert f["output_tok_s"] == pytest.approx(200, rel=0.2)  # a turn of the script per question, a question a second
     assert f["prompt_tok_s"] == pytest.approx(50, rel=0.2)
-    assert f["busy"] == pytest.approx(0.6) and f["prefix_hits"] == pytest.approx(0.75)
+    assert f["busy"] == pytest.approx(0.6, rel=0.2) and f["prefix_hits"] == pytest.approx(0.75)
     for name in ("ttft_s", "itl_s"):  # all samples are in the bucket from 50 to 75 ms
         assert f[name]["p50"] == pytest.approx(0.0625) and f[name]["p99"] == pytest.approx(0.07475)
     kv = f["kv"]
@@ -97,13 +97,13 @@ def test_a_server_that_goes_away_is_waited_for(server):
     t = Terminal("top", server.url)
     t.expect("q quits")
     server.script.key = "now locked"
-    t.expect("wants another key")
+    t.expect("wants a key")
     server.script.key = None
     t.expect(re.compile(r"up \d+ s|up \d+ min"))
     time.sleep(1.2)
     t.mark = len(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", t.raw))
     t.expect("q quits")
-    assert "wants another key" not in t.raw[-1500:]
+    assert "wants a key" not in t.raw[-1500:]
     t.send("q")
     assert t.close() == 0
 
