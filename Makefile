@@ -27,9 +27,10 @@ bench: build ## measure against the peers; prints the tables of docs/benchmarks.
 	@cmake --build --preset release
 	@bench/run
 
-soak: ## long fuzz runs (SOAK_SECONDS per target, default 600)
+soak: ## long fuzz runs (SOAK_SECONDS per target, default 600) and 20,000 simulated hours of new seeds
 	@tools/setup.sh test
-	@.venv/bin/python tools/test.py --only fuzz --fuzz-seconds $(or $(SOAK_SECONDS),600)
+	@.venv/bin/python tools/test.py --only sim --sim-hours $(or $(SOAK_HOURS),20000) --sim-seed $$(date +%s) \
+		--only fuzz --fuzz-seconds $(or $(SOAK_SECONDS),600)
 
 goldens: build ## recompute tests/golden with llama.cpp and transformers (slow), then check in full
 	@tools/setup.sh test

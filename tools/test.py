@@ -4,6 +4,7 @@
 Stages, in the order in which they are cheapest to fail:
   tidy    rules of the tree (tools/tidy.py)
   unit    cmocka programs under ctest, built four ways: gcc, clang, ASan+UBSan, TSan (rooms with threads)
+  sim     a thousand hours of a simulated server's life (bench/sim.c), every property checked at every step
   python  oracle and end-to-end tests (tests/py) against the release binary
   fuzz    every libFuzzer target on its seed corpus plus a short run; the canary must crash
   cuda    compile the CUDA code where nvcc is present
@@ -113,6 +114,30 @@ def stage_unit(tally, _args):
         print(f"unit {preset}: {len(cases)} programs, {time.monotonic() - began:.0f} s", flush=True)
 
 
+def stage_sim(tally, args):
+    """Histories in as many processes as there are cores, each with its own row of seeds."""
+    program = BUILD / "release" / "tests" / "quern_sim"
+    if not build("release", tally):
+        return
+    each = args.sim_hours / JOBS
+
+    def history(i):
+        return run([str(program), "--hours", f"{each:.3f}", "--seed", str(args.sim_seed + i * 1000000)])
+
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        results = list(pool.map(history, range(JOBS)))
+    hours = sum(float(n) for r in results for n in re.findall(r"^([\d.]+) simulated hours", r.stdout, re.M))
+    for result in results:
+        if result.returncode == 0:
+            tally.ok()
+        else:
+            print(result.stdout[-2000:])
+            tally.fail("simulation: " + (result.stdout.strip().splitlines() or ["it crashed"])[-1])
+    print(f"sim: {hours:.0f} simulated server-hours from seed {args.sim_seed}", flush=True)
+    if hours < args.sim_hours * 0.999 and not tally.failures:
+        tally.fail(f"sim: only {hours:.0f} of {args.sim_hours} hours")
+
+
 def get_default_model():
     """Into the cache, as `make serve` does; without a network the tests that need it skip and say so."""
     path = f"{ROOT}/.venv/bin:{os.environ.get('PATH', '')}"
@@ -191,13 +216,16 @@ def stage_cuda(tally, _args):
         build("cuda", tally)
 
 
-STAGES = {"tidy": stage_tidy, "unit": stage_unit, "python": stage_python, "fuzz": stage_fuzz, "cuda": stage_cuda}
+STAGES = {"tidy": stage_tidy, "unit": stage_unit, "sim": stage_sim, "python": stage_python, "fuzz": stage_fuzz,
+          "cuda": stage_cuda}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=STAGES, action="append", help="run only this stage (may be repeated)")
     parser.add_argument("--fuzz-seconds", type=int, default=30, help="length of each fuzz run")
+    parser.add_argument("--sim-hours", type=float, default=1000, help="simulated server-hours in all")
+    parser.add_argument("--sim-seed", type=int, default=1, help="first seed of the simulated histories")
     args = parser.parse_args()
     tally = Tally()
     for name in args.only or STAGES:

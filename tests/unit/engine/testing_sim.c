@@ -13,12 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LIVE_MAX     256
-#define DOCUMENTS    6
-#define NEVER        UINT64_MAX
-#define STILL_TURNS  500    /* that may pass within a microsecond */
-#define TURNS_AT_END 400000 /* of a drain; far more than any history needs */
-#define TWO_PI       6.283185307179586
+#define LIVE_MAX        256
+#define DOCUMENTS       6
+#define SIM_CHOICES_MAX 4u
+#define NEVER           UINT64_MAX
+#define STILL_TURNS     500    /* that may pass within a microsecond */
+#define TURNS_AT_END    400000 /* of a drain; far more than any history needs */
+#define TWO_PI          6.283185307179586
 
 struct asker { /* one request, as its client sees it */
     struct request *r;
@@ -105,7 +106,7 @@ static void draw_sampling(struct sim *m, struct request_options *o)
     o->sample.seed = dice_u64(d);
     if (dice_one_in(d, 8))
         o->sample.repetition_penalty = 1.1f;
-    o->n_choices = dice_one_in(d, 8) ? 1 + dice_below(d, 4) : 1;
+    o->n_choices = dice_one_in(d, 8) ? 1 + dice_below(d, SIM_CHOICES_MAX) : 1;
     o->want_logprobs = dice_one_in(d, 10);
     o->n_top = dice_one_in(d, 10) ? 1 + dice_below(d, 3) : 0;
 }
@@ -241,9 +242,9 @@ static void read_all(struct sim *m, struct asker *a)
     for (uint32_t i = 0; i < a->r->n_choices; i++)
         if (atomic_load(&a->r->choices[i].end) == END_NONE)
             least = MIN(least, atomic_load(&a->r->choices[i].n_out));
-    if (least == UINT32_MAX)
+    if (least == UINT32_MAX || least <= atomic_load(&a->r->n_read))
         return;
-    atomic_store(&a->r->n_read, MAX(least, atomic_load(&a->r->n_read)));
+    atomic_store(&a->r->n_read, least);
     engine_read_on(m->clients[a->client], a->r);
     m->touched = true;
 }
@@ -387,10 +388,9 @@ static enum err check_fairness(struct sim *m, struct error *e)
         charge(m, &m->live[i]);
     for (uint32_t i = 0; i < m->n_live; i++)
         waits[m->live[i].r->o.tenant] |= m->live[i].r->t_admitted == 0 && !request_is_done(m->live[i].r);
-    /* Tokens of a full batch. Sequences share blocks, four choices at least, so the pool alone is no bound. */
-    const double seats = (double)c->sched.max_num_seqs * c->sched.context_max;
-    const double pool = 4.0 * c->kv.n_blocks * c->kv.block_tokens;
-    const double batch = c->sched.prefix_cache ? seats : MIN(seats, pool);
+    /* Tokens that can be in the batch when it is full; the choices of one admitted request count as in it even where
+     * there are fewer seats. Sequences share blocks, so the pool is no bound. */
+    const double batch = (double)MAX(c->sched.max_num_seqs, SIM_CHOICES_MAX) * c->sched.context_max;
     const double most = MAX(c->sched.vtc_input_weight * c->sched.context_max, c->sched.vtc_output_weight * batch);
     for (uint32_t f = 0; f < c->n_tenants; f++)
         for (uint32_t g = 0; g < f; g++) {
