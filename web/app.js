@@ -64,9 +64,10 @@ let modelName = "";
 function showServer(s) {
   const state = s ? s.state : "away";
   $("state").className = `dot ${state === "ready" ? "ready" : state === "failed" || state === "away" ? "failed" : ""}`;
-  $("model-name").textContent = s ? (state === "ready" ? s.model : `${s.model || ""} ${state}`) : "no server";
+  const words = [s?.model, state !== "ready" && state, s?.percent !== undefined && `${s.percent}%`];
+  $("model-name").textContent = s ? words.filter(Boolean).join(" ") : "no server";
   $("model").title = $("model-name").textContent;
-  if (!s) return;
+  if (!s?.model) return;
   modelName ||= s.model;
   $("empty-model").textContent = modelName;
 }
@@ -84,7 +85,7 @@ async function connect() {
   try {
     const s = await getJson("stats");
     showServer(s);
-    if (s.state === "starting") connectLater();
+    if (s.state === "starting") return connectLater();
     const { data } = await getJson("v1/models");
     $("models").replaceChildren(...data.map((m) => el("option", "", m.id)));
     $("models").closest("label").hidden = data.length < 2;

@@ -212,6 +212,7 @@ async function poll() {
   try {
     const s = await getJson(wantsMap ? "stats?map=1" : "stats");
     const t = performance.now() / 1000;
+    if (!s.kv) throw new Error(`The server is starting: ${s.phase}, ${s.percent}%`);
     if (samples.length && s.uptime_s < samples.at(-1).s.uptime_s) samples = [];
     samples.push({ t, s });
     samples = samples.filter((x) => t - x.t < SPAN_S);
@@ -224,7 +225,7 @@ async function poll() {
   } catch (error) {
     if (error.status === 401) page.onKey(() => {});
     tiles.problem.textContent = error instanceof TypeError ? "The server cannot be reached." : error.message;
-    page.onStats(null);
+    if (error instanceof TypeError) page.onStats(null);
   }
   schedule(Math.max(0, POLL_MS - (performance.now() - began)));
 }

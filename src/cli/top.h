@@ -46,8 +46,8 @@ struct top_sample {
     size_t n_reasons;
 };
 
-/* Reads the JSON text. ERR_FORMAT when it is not the answer of a quern server; fields it does not know are skipped, and
- * text is made safe for a terminal. */
+/* Reads the JSON text. ERR_FORMAT when it is not the answer of a quern server, ERR_AGAIN when that server has no model
+ * loaded yet; fields it does not know are skipped, and text is made safe for a terminal. */
 enum err top_sample_read(struct top_sample *s, struct str json, uint64_t at_ns, struct error *e) MUST_CHECK;
 
 /* The last minute, oldest first. */

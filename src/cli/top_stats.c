@@ -163,6 +163,8 @@ enum err top_sample_read(struct top_sample *s, struct str json, uint64_t at_ns, 
     if (!json_is_object(root))
         r.err = FAIL(e, ERR_FORMAT, "it is not a JSON object");
     read_top_level(&r, s);
+    if (r.err == OK && json_object_get(root, "kv") == NULL && strcmp(s->state, "starting") == 0)
+        r.err = FAIL(e, ERR_AGAIN, "the server is starting");
     read_kv(&r, s);
     read_counters(&r, s);
     read_reasons(&r, s);

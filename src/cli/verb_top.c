@@ -56,7 +56,7 @@ static enum err ask(struct top *t, struct error *e)
     struct top_sample fresh;
     TRY(fetch_get(t->fetch, "/stats", &t->body, e));
     const enum err err = top_sample_read(&fresh, buf_str(&t->body), clock_now(&t->clock), e);
-    if (err == ERR_NOMEM)
+    if (err == ERR_NOMEM || err == ERR_AGAIN)
         return err;
     if (err != OK)
         return error_prefix(e, "%s sends numbers that cannot be read", fetch_url(t->fetch));
@@ -80,6 +80,25 @@ static bool wait_until(struct top *t, uint64_t until_ns)
             return true;
     }
     return stopped != 0;
+}
+
+/* The first sample. A server that is still loading its model is waited for; any other failure is an answer. */
+static enum err ask_first(struct top *t, struct error *e)
+{
+    for (bool told = false;; told = true) {
+        struct error why = {0};
+        const enum err err = ask(t, &why);
+        if (err != ERR_AGAIN) {
+            if (err != OK)
+                FAIL(e, err, "%s", why.text);
+            return err;
+        }
+        if (!told)
+            note(t->o, "%s: %s", fetch_url(t->fetch), why.text);
+        resized = 0;
+        if (wait_until(t, clock_now(&t->clock) + PERIOD_NS))
+            return FAIL(e, ERR_CANCELLED, "stopped while the server was starting");
+    }
 }
 
 /* --- the terminal --- */
@@ -131,7 +150,7 @@ static void redraw(struct top *t)
 
 static enum err watch(struct top *t, struct error *e)
 {
-    TRY(ask(t, e)); /* the first failure is an answer, before the screen is taken */
+    TRY(ask_first(t, e)); /* before the screen is taken */
     take_terminal(t);
     uint64_t next_ns = clock_now(&t->clock) + PERIOD_NS;
     for (;;) {
@@ -185,7 +204,7 @@ static void print_line(struct top *t, uint64_t line)
 /* A rate needs two samples, so the first line comes after the first second. */
 static enum err print(struct top *t, struct error *e)
 {
-    TRY(ask(t, e));
+    TRY(ask_first(t, e));
     uint64_t next_ns = clock_now(&t->clock) + PERIOD_NS;
     for (uint64_t line = 0; !t->out->reader_left && !wait_until(t, next_ns); line++) {
         next_ns = MAX(next_ns + PERIOD_NS, clock_now(&t->clock));

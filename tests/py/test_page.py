@@ -309,6 +309,19 @@ def test_a_conversation_deleted_while_its_answer_grows_stays_deleted(visit, scri
     expect(v.page.locator("#chats .pick")).to_have_count(0)
 
 
+def test_a_server_that_is_starting_is_waited_for(browser, scripted):
+    scripted.script.stats_body = b'{"state":"starting","phase":"weights","percent":40,"version":"0.0"}'
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(scripted.url + "/#/dashboard")
+    expect(page.locator("#model-name")).to_have_text("starting 40%")
+    expect(page.locator("#dash")).to_contain_text("The server is starting: weights, 40%")
+    scripted.script.stats_body = None
+    expect(page.locator("#model-name")).to_have_text("scripted")
+    expect(page.locator("section[aria-label=Output]")).to_contain_text("in all")
+    context.close()
+
+
 def test_a_server_that_comes_back_is_found_again(visit, scripted):
     v = visit(scripted.url)
     v.page.route("**/stats", lambda r: r.abort())

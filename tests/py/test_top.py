@@ -147,6 +147,15 @@ def test_numbers_that_make_no_sense_are_an_error_and_no_crash(server, body):
     assert re.match(r"quern: error: .{10,}\n$", result.stderr)
 
 
+def test_a_server_that_is_starting_is_waited_for(server):
+    server.script.stats_body = b'{"state":"starting","phase":"weights","percent":40,"version":"0.0"}'
+    p = subprocess.Popen([quern_bin(), "top", "--once", "--json", server.url], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True)
+    assert "the server is starting" in p.stderr.readline()
+    server.script.stats_body = None
+    assert json.loads(p.communicate(timeout=20)[0])["state"] == "ready" and p.returncode == 0
+
+
 def test_names_from_the_server_cannot_drive_the_terminal(server):
     evil = stats(3)
     evil["model"] = "m\x1b]0;owned\x07"
