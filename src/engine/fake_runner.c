@@ -187,6 +187,7 @@ static uint64_t cost_of(const struct fake_runner *f, const struct plan *p)
     double ns = (double)f->o.base_ns + (double)f->o.row_ns * p->n_rows;
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct plan_seq *s = &plan_seqs(p)[i];
+        ns += f->o.seq_context_ns * s->n_kv;
         ns += f->o.row_context_ns * s->n_rows * (s->first_pos + (s->n_rows + 1) * 0.5);
     }
     return (uint64_t)(ns + f->o.swap_ns_per_block * (p->n_out_copies + p->n_in_copies));

@@ -53,7 +53,8 @@ enum err model_runner_open(struct decoder *d, const struct runner_limits *l, uin
 struct fake_runner_options {
     uint32_t vocab;
     uint64_t base_ns, row_ns;
-    double row_context_ns; /* per row and position of context */
+    double row_context_ns; /* per row and position of context: attention's products */
+    double seq_context_ns; /* per sequence and position of context: reading its keys and values once */
     double swap_ns_per_block;
     struct clock *clock; /* virtual: advanced by the cost; real: waited for; NULL: costs nothing */
     uint32_t eos_id;     /* chosen with probability 1/eos_every by the hash; eos_every 0 = never */
