@@ -3,7 +3,8 @@
 
 static void storms_change_no_answer(void **state)
 {
-    const struct storm_model m = {.shape = "smollm2-135m", .weights = DTYPE_Q8_0, .kv = DTYPE_F16, .window = 0};
+    const struct storm_model m = {
+        .shape = "smollm2-135m", .weights = DTYPE_Q8_0, .kv = DTYPE_F16, .window = 0, .n_requests = STORM_REQUESTS};
     storm_run(&m);
     (void)state;
 }

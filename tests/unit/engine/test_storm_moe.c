@@ -3,7 +3,8 @@
 
 static void storms_change_no_answer(void **state)
 {
-    const struct storm_model m = {.shape = "qwen3-30b-a3b", .weights = DTYPE_F16, .kv = DTYPE_F32, .window = 0};
+    const struct storm_model m = {
+        .shape = "qwen3-30b-a3b", .weights = DTYPE_F16, .kv = DTYPE_F32, .window = 0, .n_requests = STORM_REQUESTS};
     storm_run(&m);
     (void)state;
 }

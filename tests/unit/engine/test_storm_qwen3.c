@@ -3,7 +3,8 @@
 
 static void storms_change_no_answer(void **state)
 {
-    const struct storm_model m = {.shape = "qwen3-0.6b", .weights = DTYPE_Q4_K, .kv = DTYPE_Q8_0, .window = 24};
+    const struct storm_model m = {
+        .shape = "qwen3-0.6b", .weights = DTYPE_Q4_K, .kv = DTYPE_Q8_0, .window = 24, .n_requests = STORM_REQUESTS};
     storm_run(&m);
     (void)state;
 }

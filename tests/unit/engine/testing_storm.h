@@ -25,11 +25,13 @@
 #define STORM_CONTEXT  256u
 #define STORM_VOCAB    512u
 
-/* A model with random weights: a well-known shape made small. */
+/* A model with random weights, a well-known shape made small; or one from a file. */
 struct storm_model {
-    const char *shape;
+    const char *shape, *path;
     enum dtype weights, kv;
     uint32_t window; /* of every other layer; 0 = none */
+    uint32_t n_requests;
+    uint32_t only; /* bit i: the i-th of the list; 0 = all */
 };
 
 /* One engine: what is varied. */
