@@ -203,20 +203,19 @@ static struct row prompt_row(const struct request *r, uint32_t i)
         .top = r->prompt_top != NULL ? &r->prompt_top[(size_t)i * r->o.n_top] : NULL};
 }
 
-void answer_completion_logprobs(
-    const struct part *p, uint32_t i_choice, uint32_t from, uint32_t to, uint64_t first_char, struct buf *out)
+void answer_completion_logprobs(const struct part *p, uint32_t i_choice, struct answer_span span, struct buf *out)
 {
     static const char *const names[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
     const struct generation *g = p->g;
     const struct request *r = p->r;
     const struct choice *ch = &r->choices[i_choice];
-    const uint32_t n_prompt = g->echo && from == 0 ? r->o.n_prompt : 0;
+    const uint32_t n_prompt = span.with_prompt ? r->o.n_prompt : 0, from = span.from, to = span.to;
     if (!g->want_logprobs) {
         buf_add(out, STR("null"));
         return;
     }
     for (enum column col = COLUMN_TOKENS; col <= COLUMN_OFFSETS; col++) {
-        uint64_t offset = first_char;
+        uint64_t offset = span.first_char;
         bool comma = false;
         buf_addf(out, "%c\"%s\":[", col == COLUMN_TOKENS ? '{' : ',', names[col]);
         for (uint32_t i = 0; i < n_prompt + (to - from); i++) {
@@ -338,7 +337,8 @@ static void add_completion_choice(struct part *p, uint32_t k, struct str text, s
     buf_addf(out, "{\"index\":%u,\"text\":", p->index * g->n + k);
     buf_add_json_str(out, text);
     buf_add(out, STR(",\"logprobs\":"));
-    answer_completion_logprobs(p, k, 0, answer_n_told(g, ch, n_out, true), 0, out);
+    answer_completion_logprobs(
+        p, k, (struct answer_span){.to = answer_n_told(g, ch, n_out, true), .with_prompt = g->echo}, out);
     buf_addf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", answer_finish(g, ch));
     answer_stop_reason(p, k, out);
     buf_add(out, STR(",\"prompt_logprobs\":"));

@@ -278,7 +278,7 @@ static void emit_echo(struct part *p, uint32_t k)
     buf_addf(b, "{\"index\":%u,\"text\":", p->index * g->n + k);
     buf_add_json_str(b, buf_str(&text));
     buf_add(b, STR(",\"logprobs\":"));
-    answer_completion_logprobs(p, k, 0, 0, 0, b);
+    answer_completion_logprobs(p, k, (struct answer_span){.with_prompt = true}, b);
     buf_add(b, STR(",\"finish_reason\":null}"));
     p->said[k].n_chars = answer_count_chars(buf_str(&text));
     buf_fini(&text);
@@ -306,8 +306,9 @@ static void emit_text(struct part *p, uint32_t k, struct str text, uint32_t n_to
         buf_addf(b, "{\"index\":%u,\"text\":", p->index * g->n + k);
         buf_add_json_str(b, text);
         buf_add(b, STR(",\"logprobs\":"));
-        if (said->n_told < n_told && !(g->echo && said->n_told == 0))
-            answer_completion_logprobs(p, k, said->n_told, n_told, said->n_chars, b);
+        if (said->n_told < n_told)
+            answer_completion_logprobs(
+                p, k, (struct answer_span){.from = said->n_told, .to = n_told, .first_char = said->n_chars}, b);
         else
             buf_add(b, STR("null"));
     }

@@ -87,10 +87,14 @@ const char *answer_finish(const struct generation *g, const struct choice *ch); 
 void answer_stop_reason(const struct part *p, uint32_t i_choice, struct buf *out); /* a string, an id or null */
 void answer_usage(const struct generation *g, struct buf *out);                    /* {"prompt_tokens":...} */
 
-/* Log-probabilities of the ids [from, to) of a choice. first_char: text_offset of the first. */
+/* Log-probabilities of the ids [from, to) of a choice. */
 void answer_logprobs(const struct part *p, uint32_t i_choice, uint32_t from, uint32_t to, struct buf *out);
-void answer_completion_logprobs(
-    const struct part *p, uint32_t i_choice, uint32_t from, uint32_t to, uint64_t first_char, struct buf *out);
+struct answer_span {
+    uint32_t from, to;   /* ids of the output */
+    bool with_prompt;    /* and before them those of the prompt */
+    uint64_t first_char; /* text_offset of the first */
+};
+void answer_completion_logprobs(const struct part *p, uint32_t i_choice, struct answer_span span, struct buf *out);
 void answer_prompt_logprobs(const struct part *p, struct buf *out);
 void answer_ids(const uint32_t *ids, uint32_t n, struct buf *out);
 uint32_t answer_n_told(const struct generation *g, const struct choice *ch, uint32_t n_out, bool ended);

@@ -246,7 +246,8 @@ static struct conn *conn_of(struct server *s, struct bufferevent *bev)
 static void cut(struct net *n, struct bufferevent *bev)
 {
     bufferevent_disable(bev, EV_READ);
-    bufferevent_trigger_event(bev, BEV_EVENT_READING | BEV_EVENT_ERROR, BEV_TRIG_DEFER_CALLBACKS); /* evhttp closes it */
+    bufferevent_trigger_event(
+        bev, BEV_EVENT_READING | BEV_EVENT_ERROR, BEV_TRIG_DEFER_CALLBACKS); /* evhttp closes it */
     atomic_fetch_add_explicit(&n->n_cut, 1, memory_order_relaxed);
 }
 

@@ -164,6 +164,18 @@ def test_completions_echo_and_logprobs_as_lm_eval_asks(quern):
     assert all(2 <= len(t) <= 3 for t in longer["top_logprobs"][1:])
 
 
+def test_a_streamed_echo_with_logprobs_is_the_whole_one(client):
+    kw = dict(model="tiny-1m-q8_0", prompt="To be or not", max_tokens=5, echo=True, logprobs=2, temperature=0)
+    whole = client.completions.create(**kw).choices[0]
+    text, columns = "", {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for chunk in client.completions.create(stream=True, **kw):
+        text += chunk.choices[0].text
+        if chunk.choices[0].logprobs:
+            for name, column in columns.items():
+                column += getattr(chunk.choices[0].logprobs, name)
+    assert text == whole.text and all(columns[name] == getattr(whole.logprobs, name) for name in columns)
+
+
 def test_prompt_logprobs_are_the_scores_of_the_prompt(quern):
     _, answer = quern.post("/v1/completions", prompt="To be or not", max_tokens=1, prompt_logprobs=2, seed=1)
     rows = answer["choices"][0]["prompt_logprobs"]
