@@ -1,4 +1,4 @@
-"""What the writer of llama.cpp's goldens (golden_llama.py) and their reader (test_model_llama.py) agree on."""
+"""What the writers of the goldens (golden_llama.py, golden_exact.py) and their reader (test_model_llama.py) agree on."""
 import numpy as np
 
 # Left out: what llama.cpp computes otherwise or its files cannot say. It ignores the windows of Mistral and Phi, takes
@@ -11,6 +11,10 @@ TINY_ROWS = [0, 50, 127]
 
 WINDOW, WINDOWS = 2048, 4
 DEFAULT_SAMPLE = 96  # every so many of the vocabulary
+
+# "What is the capital of France?" in the default model's template, up to where the assistant begins.
+FRANCE_IDS = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018, 411, 407, 19712, 8182,
+              2, 198, 1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
 
 
 def sample_rows():

@@ -182,7 +182,8 @@ class Reference:
         k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
         scalar = self.c.get("query_pre_attn_scalar", self.head_dim) if self.is_gemma else self.head_dim
         scalar *= 2 if "query_scale" in self.faults else 1
-        scores = np.einsum("qhd,khd->hqk", q, k) / math.sqrt(scalar)
+        q, k, v = (y.swapaxes(0, 1) for y in (q, k, v))
+        scores = q @ k.swapaxes(1, 2) / math.sqrt(scalar)
         cap = self.c.get("attn_logit_softcapping")
         if cap and "attn_softcap" not in self.faults:
             scores = cap * np.tanh(scores / cap)
@@ -192,7 +193,7 @@ class Reference:
             window = self.c["sliding_window"] + (1 if "window" in self.faults else 0)
             hidden = hidden | (distance >= window)
         scores = np.where(hidden[None], -np.inf, scores)
-        mixed = np.einsum("hqk,khd->qhd", softmax(scores), v).reshape(n, -1)
+        mixed = (softmax(scores) @ v).swapaxes(0, 1).reshape(n, -1)
         return self.linear(mixed, at + "o_proj")
 
     def act(self, x):
