@@ -89,14 +89,13 @@ function nodeOf(message, index) {
   node.setAttribute("aria-label", message.role === "user" ? "You" : "Answer");
   const text = el("div", message.role === "user" ? "text" : "md");
   if (message.role === "user") text.textContent = message.content;
-  else render(text, message.content);
+  else if (!isGrowing) render(text, message.content);
   node.append(text);
   if (message.error && !isGrowing) node.append(problemOf(message));
   const foot = footOf(message, index, isGrowing);
   node.append(foot);
   if (isGrowing) {
     job.view = { text, stream: new Stream(text), stats: foot.firstChild };
-    text.replaceChildren();
     draw(job);
   }
   return node;
@@ -105,6 +104,13 @@ function nodeOf(message, index) {
 function show() {
   $("messages").replaceChildren(...current.messages.map(nodeOf));
   $("empty").hidden = current.messages.length > 0;
+  showState();
+  scroll();
+}
+
+/* The end of an answer: the others stay as they are, and so does the focus in them. */
+function showLast() {
+  $("messages").lastChild.replaceWith(nodeOf(current.messages.at(-1), current.messages.length - 1));
   showState();
   scroll();
 }
@@ -193,7 +199,7 @@ async function answer(conversation) {
   keep(conversation);
   page.announce(message.error || `Answer ${finish === "stopped" ? "stopped" : "finished"}.`);
   showList();
-  if (conversation === current) show();
+  if (conversation === current) showLast();
 }
 
 function sentence(error) {

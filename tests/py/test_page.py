@@ -14,6 +14,7 @@ from server_quern import Quern
 REPO = pathlib.Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("QUERN_CHROMIUM", "/usr/bin/chromium")
 SMALL_BYTES = 80_000  # of all files of web/: the page is embedded in the program
+expect.set_options(timeout=20_000)  # a loaded machine is no failure
 
 HOSTILE = """<img src=x onerror="window.hit=1"> <script>window.hit=2</script>
 <svg onload="window.hit=3"> **<b onclick=alert(1)>bold</b>** `<i>code</i>`
@@ -62,7 +63,7 @@ class Visit:
     def __init__(self, browser, url, **options):
         self.context = browser.new_context(viewport=options.pop("viewport", {"width": 1200, "height": 800}), **options)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(20_000)
         self.errors, self.foreign = [], []
         self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda e: self.errors.append(str(e)))

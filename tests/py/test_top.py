@@ -32,9 +32,10 @@ def once(server, *args):
 def test_figures_are_differences_of_two_samples(server):
     f = once(server)
     assert f["model"] == "scripted" and f["state"] == "ready"
-    assert f["output_tok_s"] == pytest.approx(200, rel=0.2)  # a turn of the script per question, a question a second
-    assert f["prompt_tok_s"] == pytest.approx(50, rel=0.2)
-    assert f["busy"] == pytest.approx(0.6, rel=0.2) and f["prefix_hits"] == pytest.approx(0.75)
+    turns_s = f["output_tok_s"] / 200  # a turn of the script per question, a question a second or, under load, later
+    assert 0.1 < turns_s < 1.05
+    assert f["prompt_tok_s"] == pytest.approx(50 * turns_s, rel=1e-3)
+    assert f["busy"] == pytest.approx(0.6 * turns_s, rel=1e-3) and f["prefix_hits"] == pytest.approx(0.75)
     for name in ("ttft_s", "itl_s"):  # all samples are in the bucket from 50 to 75 ms
         assert f[name]["p50"] == pytest.approx(0.0625) and f[name]["p99"] == pytest.approx(0.07475)
     kv = f["kv"]
