@@ -158,7 +158,9 @@ let conversation;
 function showParams(c) {
   conversation = c;
   for (const field of fields) field.value = c.params[field.dataset.param] ?? "";
-  if (isNarrow()) $("chats-panel").classList.remove("open");
+  if (!isNarrow()) return;
+  $("chats-panel").classList.remove("open");
+  $("chats-toggle").setAttribute("aria-expanded", false);
 }
 
 function onParam(event) {

@@ -54,7 +54,7 @@ const CELL_MAX = 14, CELL_MIN = 4, HEIGHT_MAX = 300;
 /* states: one byte per block. Cells are as large as fit; with more blocks than cells, a cell shows the busiest state
  * of its blocks. */
 export function blocks(canvas, states, colours) {
-  const width = canvas.parentElement.clientWidth - 32;
+  const width = canvas.parentElement.firstElementChild.clientWidth; // as wide as the heading, whatever the padding
   if (width < CELL_MIN || !states.length) return;
   let cell = CELL_MAX;
   const rows = () => Math.ceil(states.length / Math.floor(width / cell));

@@ -412,6 +412,7 @@ def test_a_phone_scrolls_in_one_direction(visit, scripted):
     expect(v.page.locator("#chats .pick")).to_be_visible()
     v.page.locator("#chats .pick").tap()
     expect(v.page.locator("#chats .pick")).to_be_hidden()
+    expect(v.page.locator("#chats-toggle")).to_have_attribute("aria-expanded", "false")
     v.page.tap("#tab-dash")
     expect(v.page.locator("canvas.map")).to_be_visible()
     v.page.wait_for_timeout(1200)
