@@ -125,6 +125,26 @@ static void rows_for_a_target_take_just_that_long(void **state)
     assert_int_equal(cost_rows(&c, 8, 3200, 0, 4e6), 0); /* the streams alone take longer */
 }
 
+static void a_seed_counts_until_two_kinds_of_steps_were_measured(void **state)
+{
+    (void)state;
+    struct world w;
+    struct world_options o = world_options_default();
+    o.eos_every = 0;
+    world_init(&w, &o);
+    assert_false(sched_cost(w.s).fitted);
+    sched_cost_seed(w.s, (struct step_cost){.base_ns = 1, .row_ns = 2, .row_context_ns = 3});
+    assert_true(sched_cost(w.s).fitted && sched_cost(w.s).row_ns == 2);
+    world_submit(&w, world_request(40, 10, 1));
+    (void)world_turn(&w);
+    assert_true(sched_cost(w.s).row_ns == 2);
+    sched_cost_seed(w.s, (struct step_cost){.row_ns = 9}); /* too late: something was measured */
+    assert_true(sched_cost(w.s).row_ns == 2);
+    world_run(&w);
+    assert_true(is_near(sched_cost(w.s).base_ns + sched_cost(w.s).row_ns, 1010000, 0.01));
+    world_fini(&w);
+}
+
 /* ---- the target at work ---- */
 
 struct latency {
@@ -207,6 +227,7 @@ int main(void)
         cmocka_unit_test(an_hour_of_decoding_does_not_wash_prompts_out),
         cmocka_unit_test(a_prediction_is_corrected_by_its_class),
         cmocka_unit_test(rows_for_a_target_take_just_that_long),
+        cmocka_unit_test(a_seed_counts_until_two_kinds_of_steps_were_measured),
         cmocka_unit_test(under_a_target_streams_are_not_stalled_and_the_prompt_is_hardly_later),
         cmocka_unit_test(a_wrong_slope_breaks_the_target),
         cmocka_unit_test(a_target_below_the_streams_still_lets_prompts_through),

@@ -191,6 +191,63 @@ static void a_row_without_a_choice_fails_its_request_only(void **state)
     world_fini(&w);
 }
 
+/* What a step says about a token goes into the choice, with holes where it had fewer alternatives. */
+static void log_probabilities_are_kept_with_their_token(void **state)
+{
+    (void)state;
+    struct world w;
+    const struct world_options o = world_options_default();
+    world_init(&w, &o);
+    struct request_options ro = world_request_options();
+    ro.n_top = 2;
+    struct request *r = world_request_like(&ro, 5, 0, 0, 1);
+    w.keep = true;
+    world_submit(&w, r);
+    assert_true(sched_plan(w.s, w.now, false, w.plans[0]));
+    struct token_logprob top = {.id = 31, .logprob = -0.25f};
+    struct step_token t = {.slot = plan_seqs(w.plans[0])[0].slot, .id = 31, .logprob = -0.25f, .n_top = 1, .top = &top};
+    const struct step_result result = {.step = 1, .cost_ns = 1, .n = 1, .tokens = &t};
+    sched_commit(w.s, w.plans[0], &result, 5);
+    const struct choice *c = &r->choices[0];
+    assert_true(c->logprobs[0] == -0.25f);
+    assert_int_equal(c->top[0].id, 31);
+    assert_int_equal(c->top[1].id, UINT32_MAX);
+    assert_int_equal(r->t_first_token, 5);
+    r->choices[0].n_out = 0; /* 31 is not what the world expects */
+    sched_abort_all(w.s, END_ABORTED, NULL, 6);
+    request_free(r);
+    world_fini(&w);
+}
+
+/* The end of everything, with a plan in the air that names somebody who left before. */
+static void abort_gives_back_what_flying_plans_name(void **state)
+{
+    (void)state;
+    struct world w;
+    struct world_options o = world_options_default();
+    o.depth = 1;
+    o.eos_every = 0;
+    world_init(&w, &o);
+    w.keep = true;
+    struct request *r[3];
+    for (uint32_t i = 0; i < 3; i++)
+        world_submit(&w, r[i] = world_request(5, 50, i));
+    for (int i = 0; i < 5; i++)
+        (void)world_turn(&w);
+    atomic_store(&r[1]->cancel, true);
+    sched_sweep(w.s, w.now);
+    assert_int_equal(w.n_done, 0);
+    sched_abort_all(w.s, END_ABORTED, NULL, w.now);
+    w.flying = false;
+    assert_int_equal(w.n_done, 3);
+    assert_int_equal(w.n_ends[END_CANCELLED], 1);
+    assert_int_equal(w.n_ends[END_ABORTED], 2);
+    world_check(&w);
+    for (uint32_t i = 0; i < 3; i++)
+        request_free(r[i]);
+    world_fini(&w);
+}
+
 /* ---- by the asker and by time ---- */
 
 /* Cancel after every number of turns, with everything going on around it. */
@@ -383,6 +440,8 @@ int main(void)
         cmocka_unit_test(every_chosen_token_is_in_the_history_once),
         cmocka_unit_test(stop_strings_end_where_they_are_found),
         cmocka_unit_test(a_row_without_a_choice_fails_its_request_only),
+        cmocka_unit_test(log_probabilities_are_kept_with_their_token),
+        cmocka_unit_test(abort_gives_back_what_flying_plans_name),
         cmocka_unit_test(cancel_at_every_point_gives_everything_back),
         cmocka_unit_test(a_request_comes_back_when_no_plan_names_it),
         cmocka_unit_test(a_deadline_ends_wherever_the_request_is),

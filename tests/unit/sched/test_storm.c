@@ -136,7 +136,7 @@ static void random_histories_keep_every_rule_and_every_token(void **state)
     (void)state;
     const char *from = getenv("SCHED_STORM_FROM"), *count = getenv("SCHED_STORM_COUNT");
     const uint64_t first = from != NULL ? strtoull(from, NULL, 10) : 1;
-    const uint64_t n = count != NULL ? strtoull(count, NULL, 10) : 120;
+    const uint64_t n = count != NULL ? strtoull(count, NULL, 10) : 80;
     for (uint64_t seed = first; seed < first + n; seed++) {
         one_story(seed);
     }
