@@ -19,12 +19,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INSIDE_MAX  4096 /* requests in the engine at once; the others wait outside, in order */
-#define BUCKETS     2000 /* of 1% each, from 10 us */
-#define BUCKET_LOW  1e-5
-#define SERIES_MAX  4000
-#define LINE_BYTES  16384
-#define FAKE_VOCAB  32000
+#define INSIDE_MAX    4096 /* requests in the engine at once; the others wait outside, in order */
+#define BUCKETS       2000 /* of 1% each, from 10 us */
+#define BUCKET_LOW    1e-5
+#define SERIES_MAX    4000
+#define LINE_BYTES    16384
+#define FAKE_VOCAB    32000
 #define SHOWN_TENANTS 32
 
 struct job {
@@ -421,6 +421,25 @@ static void print_series(const struct bench *b)
     printf("]}\n");
 }
 
+static void print_tenants(const struct bench *b)
+{
+    printf("\"tenants\": [");
+    for (uint32_t t = 0; t < SHOWN_TENANTS; t++) {
+        double ttft = 0, worst = 0;
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < b->n_jobs; i++)
+            if (b->jobs[i].tenant == t) {
+                ttft += b->jobs[i].ttft_s;
+                worst = MAX(worst, b->jobs[i].ttft_s);
+                n++;
+            }
+        if (n > 0)
+            printf("%s{\"tenant\": %u, \"requests\": %u, \"ttft\": %.6g, \"ttft_max\": %.6g}", t > 0 ? ", " : "", t, n,
+                ttft / n, worst);
+    }
+    printf("],\n");
+}
+
 static void print_all(struct bench *b, double *values)
 {
     const struct engine_stats *const s = &b->stats;
@@ -448,6 +467,7 @@ static void print_all(struct bench *b, double *values)
     for (uint32_t i = 0; i < b->n_jobs; i++)
         values[i] = b->jobs[i].e2e_s;
     print_quantiles("e2e", values, b->n_jobs);
+    print_tenants(b);
     printf("\"itl\": {\"p50\": %.6g, \"p90\": %.6g, \"p99\": %.6g, \"max\": %.6g},\n\"itl_cdf\": [",
         itl_quantile(b, 0.5), itl_quantile(b, 0.9), itl_quantile(b, 0.99), b->itl_max);
     for (uint32_t i = 0; i <= 100; i++)

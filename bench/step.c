@@ -2,7 +2,7 @@
  * runner, which costs nothing here; a turn is timed, and the runner's own share is taken off. Prints the median and the
  * 99th percentile of a step, and ends with 1 when a median is over its bar.
  *
- *     quern_step [--steps N] */
+ *     quern_step [--steps N] [--block TOKENS] */
 #include "base/mem.h"
 #include "engine/engine.h"
 
@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define WARM_STEPS 20
+
+static uint32_t block_tokens = 16;
 
 struct row {
     uint32_t n_seqs, context;
@@ -42,26 +44,27 @@ static void take_notices(struct bench *b)
 
 static enum err bench_open(struct bench *b, const struct row *row, uint32_t n_steps, struct error *e)
 {
-    const uint32_t context = row->context + n_steps + WARM_STEPS + 64, blocks = (context + 15) / 16;
+    const uint32_t context = row->context + n_steps + WARM_STEPS + 64,
+                   blocks = (context + block_tokens - 1) / block_tokens;
     clock_init(&b->clock);
     struct engine_options o = {.sched = sched_options_default(), .clock = &b->clock, .no_thread = true};
     o.sched.max_num_seqs = row->n_seqs;
     o.sched.max_batched_tokens = MAX(8192u, row->n_seqs);
     o.sched.out_max = row->n_seqs;
     o.sched.context_max = context;
-    o.sched.block_tokens = 16;
+    o.sched.block_tokens = block_tokens;
     o.sched.queue_max = row->n_seqs + 1;
     o.sched.queue_tokens_max = UINT64_MAX / 2;
     o.sched.prefix_cache = true;
     o.kv = (struct kv_options){.n_blocks = (row->n_seqs + 4) * (blocks + 1),
-        .block_tokens = 16,
+        .block_tokens = block_tokens,
         .seqs_max = 2 * row->n_seqs,
         .seq_blocks_max = blocks,
         .prefix_cache = true};
     o.requests_max = row->n_seqs;
     const struct runner_limits l = engine_runner_limits(&o.sched, &o.kv);
     const struct fake_runner_options fake = {.vocab = 32000};
-    TRY(fake_runner_open(&fake, &l, o.kv.n_blocks, 0, 16, &o.runner, e));
+    TRY(fake_runner_open(&fake, &l, o.kv.n_blocks, 0, block_tokens, &o.runner, e));
     const enum err err = engine_new(&o, &b->engine, e);
     if (err != OK) {
         runner_close(o.runner);
@@ -169,8 +172,13 @@ int main(int argc, char **argv)
 {
     static const struct row rows[] = {{1, 512, 0}, {64, 512, 0}, {256, 512, 100}, {256, 4096, 0}, {1024, 512, 400}};
     uint32_t n_steps = 400;
-    if (argc == 3 && strcmp(argv[1], "--steps") == 0)
-        n_steps = (uint32_t)strtoul(argv[2], NULL, 10);
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const uint32_t value = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--steps") == 0)
+            n_steps = value;
+        else if (strcmp(argv[i], "--block") == 0)
+            block_tokens = value;
+    }
     bool is_over = false;
     printf("PLAN + COMMIT + GIVE of one decode step, without a model\n\n");
     printf("| running sequences | context | median us | p99 us | bar |\n|---|---|---|---|---|\n");
