@@ -233,6 +233,7 @@ static enum err open_model(struct serve *v, struct error *e)
     if (v->said[0] != '\0')
         note(o, "%s", v->said);
     so.clock = &v->clock;
+    so.log = &v->log.log;
     so.progress = on_progress;
     so.progress_ctx = v;
     so.sched.tenants_max = TENANTS_MAX;

@@ -69,6 +69,7 @@ static void fail(struct engine *en, const struct error *why, uint64_t now)
     if (en->why.code == OK)
         FAIL(&en->why, ERR_INTERNAL, "the engine failed without saying why");
     atomic_store(&en->state, ENGINE_FAILED);
+    LOG(en->o.log, LOG_ERROR, "engine", "failed", log_cstr("why", en->why.text), log_u64("step", en->stats.steps));
     en->flying = NULL;
     sched_abort_all(en->sched, END_FAILED, &en->why, now);
     record_abort(en->record, END_FAILED, now);

@@ -17,6 +17,7 @@
 #define ENGINE_ENGINE_H
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/ring.h"
 #include "engine/runner.h"
 #include "engine/stats.h"
@@ -34,6 +35,7 @@ struct engine_options {
     struct clock *clock;     /* borrowed */
     uint32_t requests_max;   /* inside at once, over all clients */
     const char *record_path; /* NULL = no recording; see record.h */
+    struct log *log;         /* borrowed; of the kind that never blocks; NULL = silent */
     bool check_every_step;   /* kv_check and sched_check after each step; always when idle */
     bool no_thread;          /* the simulator: engine_turn is called by the owner of the virtual clock */
 };

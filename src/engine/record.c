@@ -19,6 +19,7 @@
 
 struct record {
     int fd;
+    struct log *log;
     char path[PATH_BYTES_MAX];
     unsigned char *bytes; /* [RECORD_RING_BYTES] */
     uint64_t at;          /* engine thread: behind the parts of the frame being made */
@@ -46,6 +47,7 @@ static bool write_some(struct record *rec)
     struct error e = {0};
     if (file_write_fully(rec->fd, rec->bytes + at, n, rec->path, &e) != OK) {
         atomic_store(&rec->dead, true);
+        LOG(rec->log, LOG_WARN, "engine", "the recording ends here", log_cstr("why", e.text));
         atomic_store_explicit(&rec->head, tail, memory_order_release);
         return false;
     }
@@ -125,9 +127,10 @@ static bool begin(struct record *rec, enum frame_kind kind, uint64_t bytes)
 
 static void end(struct record *rec)
 {
-    if (rec->full)
+    if (rec->full) {
         atomic_store(&rec->dead, true);
-    else
+        LOG(rec->log, LOG_WARN, "engine", "the recording ends here: the disk is too slow", log_cstr("path", rec->path));
+    } else
         atomic_store(&rec->tail, rec->at);
     wake_signal(&rec->wake);
 }
@@ -290,6 +293,7 @@ enum err record_open(const char *path, const struct engine_options *o, struct re
         return FAIL(e, ERR_NOMEM, "no memory to record");
     memset(rec, 0, sizeof *rec);
     rec->wake.fd = -1;
+    rec->log = o->log;
     snprintf(rec->path, sizeof rec->path, "%s", path);
     rec->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     enum err err = rec->fd >= 0 ? OK : FAIL(e, ERR_IO, "%s: %s", path, strerror(errno));

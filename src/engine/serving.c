@@ -281,6 +281,7 @@ static enum err open_engine(struct serving *s, const struct serving_options *o, 
         .clock = s->clock,
         .requests_max = o->requests_max != 0 ? o->requests_max : (uint32_t)MIN(inside, (uint64_t)ENGINE_REQUESTS_MAX),
         .record_path = o->record_path,
+        .log = o->log,
         .check_every_step = o->check_every_step};
     const enum err err = engine_new(&eo, &s->engine, e);
     if (err != OK)

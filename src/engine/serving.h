@@ -40,6 +40,7 @@ struct serving_options {
                                    serving_sched_default. context_max, out_max and swap cost are set here */
     uint32_t requests_max;      /* inside the engine at once; 0 = the queue and the running ones */
     const char *record_path;
+    struct log *log; /* as engine.h says */
     bool check_every_step;
     struct clock *clock; /* borrowed; NULL = the machine's own */
 

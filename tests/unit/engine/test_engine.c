@@ -2,6 +2,8 @@
  * should not be, sleep when idle. */
 #include "engine/testing_engine.h"
 
+#include "base/fault.h"
+
 #include <pthread.h>
 #include <time.h>
 
@@ -401,6 +403,43 @@ static void virtual_time_is_the_runners_cost(void **state)
     (void)state;
 }
 
+/* Whichever allocation or system call fails, engine_new says so and leaves nothing behind. */
+static void a_failing_start_is_an_error(void **state)
+{
+    for (int kind = 0; kind < FAULT_COUNT; kind++)
+        for (uint64_t nth = 1; nth < 200; nth++) {
+            struct engine_options o = rig_options();
+            const struct fake_runner_options f = rig_fake();
+            struct clock clock;
+            struct error e = {0};
+            struct engine *en = NULL;
+            struct engine_client *c = NULL;
+            clock_init(&clock);
+            o.clock = &clock;
+            o.kv.seqs_max = sched_slots(&o.sched);
+            const struct runner_limits l = engine_runner_limits(&o.sched, &o.kv);
+            fault_arm((enum fault_kind)kind, nth, false);
+            enum err err = fake_runner_open(&f, &l, o.kv.n_blocks, 8, 16, &o.runner, &e);
+            if (err == OK) {
+                err = engine_new(&o, &en, &e);
+                if (err != OK)
+                    runner_close(o.runner);
+            }
+            if (err == OK)
+                err = engine_client_new(en, &c, &e);
+            const uint64_t calls = fault_calls((enum fault_kind)kind);
+            fault_arm((enum fault_kind)kind, 0, false);
+            assert_true(err == OK || (e.text[0] != '\0' && (err == ERR_NOMEM || err == ERR_IO)));
+            engine_client_free(c);
+            engine_free(en);
+            if (err == OK && calls < nth)
+                break;
+            assert_true(err != OK);
+            assert_true(nth + 1 < 200);
+        }
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -416,6 +455,7 @@ int main(void)
         cmocka_unit_test(many_clients_at_once),
         cmocka_unit_test(what_cannot_run_is_refused_at_once),
         cmocka_unit_test(virtual_time_is_the_runners_cost),
+        cmocka_unit_test(a_failing_start_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
