@@ -61,7 +61,7 @@ void mail_done(void *ctx, struct request *r)
     struct engine *en = ctx;
     const uint32_t tenant = MIN(r->o.tenant, STATS_TENANTS_MAX - 1u);
     en->tenant_inside[tenant]--;
-    en->tenant_started[tenant] -= r->t_first_token != 0;
+    en->tenant_started[tenant] -= r->t_first_token != 0 && en->tenant_started[tenant] > 0;
     publish_done(en, r);
     record_end(en->record, r);
     finish(en, r);

@@ -49,7 +49,7 @@ void publish_step(struct engine *en, const struct plan *p, const struct step_res
         const uint32_t tenant = MIN(v.request->o.tenant, STATS_TENANTS_MAX - 1u);
         if (atomic_load_explicit(&v.choice->n_out, memory_order_relaxed) > 0)
             add(en, HIST_ITL, seconds(en->last_ns[slot], now));
-        else if (v.request->t_first_token == 0 && v.i_choice == 0) {
+        else if (v.request->t_first_token == 0 && v.i_choice == 0 && result->tokens[i].id != UINT32_MAX) {
             add(en, HIST_TTFT, seconds(v.request->t_arrival, now));
             en->tenant_started[tenant]++;
         }

@@ -22,8 +22,8 @@ def replay(path, *options):
 def storm(server):
     """Twelve clients at once; some leave early."""
     def ask(i):
-        body = dict(prompt=list(range(5, 40 + 11 * i)), max_tokens=10 + 3 * i, n=1 + i % 3, seed=i, ignore_eos=i % 2 == 0,
-                    stop=["e", "the"] if i % 4 == 1 else [])
+        body = dict(prompt=list(range(5, 40 + 11 * i)), max_tokens=10 + 3 * i, n=1 + i % 3, seed=i,
+                    ignore_eos=i % 2 == 0, stop=["e", "the"] if i % 4 == 1 else [])
         if i % 5 == 4:
             head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(json.dumps(body))}\r\n\r\n"
             body["stream"] = True

@@ -21,8 +21,8 @@ folder = HERE / "fuzz_record"
 folder.mkdir(exist_ok=True)
 for name, options in SEEDS.items():
     with Quern(*SMALL, *options, "--record", folder / name) as q:
-        asks = [dict(prompt=list(range(3, 20 + 5 * i)), max_tokens=6 + i, n=1 + i % 2, seed=i, stop=["e"] if i % 2 else [])
-                for i in range(4)]
+        asks = [dict(prompt=list(range(3, 20 + 5 * i)), max_tokens=6 + i, n=1 + i % 2, seed=i,
+                     stop=["e"] if i % 2 else []) for i in range(4)]
         threads = [threading.Thread(target=q.post, args=("/v1/completions",), kwargs=a) for a in asks]
         for t in threads:
             t.start()
