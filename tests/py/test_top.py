@@ -15,6 +15,7 @@ import pytest
 from chat_terminal import CTRL_C, Terminal
 from cli_models import quern, quern_bin
 from page_server import Handler, Script, Server, stats
+from server_quern import Quern
 
 
 @pytest.fixture
@@ -41,6 +42,20 @@ def test_figures_are_differences_of_two_samples(server):
     kv = f["kv"]
     assert kv["used"] == pytest.approx((kv["held"] + kv["parked"]) / kv["blocks"], rel=1e-4)
     assert [t["name"] for t in f["tenants"]] == ["default", "batch"]
+
+
+def test_a_real_server_is_understood():
+    with Quern("--api-key", "s3cret") as real:
+        bearer = {"Authorization": "Bearer s3cret", "Content-Type": "application/json"}
+        body = {"prompt": "To be", "max_tokens": 8, "ignore_eos": True}
+        assert real.call("/v1/completions", body, bearer)[0] == 200
+        f = once(real, "--api-key", "s3cret")
+        assert f["state"] == "ready" and f["requests"] == 1 and f["running"] == 0
+        assert f["tenants"][0]["output_tokens"] == 8
+        assert 0 < f["ttft_s"]["p50"] <= f["ttft_s"]["p99"] and f["ttft_s"]["last_minute"] is False
+        kv = f["kv"]
+        assert kv["free"] + kv["cached"] + kv["parked"] + kv["held"] == kv["blocks"]
+        assert quern("top", "--once", real.url).returncode == 1
 
 
 def test_once_prints_a_page_for_people(server):
