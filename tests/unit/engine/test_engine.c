@@ -403,6 +403,85 @@ static void virtual_time_is_the_runners_cost(void **state)
     (void)state;
 }
 
+/* On a virtual clock: turns while there is something to do, then straight to the next time that matters. */
+static void run_until_done(struct rig *r, struct clock *clock, const struct request *q)
+{
+    for (int i = 0; i < 10000 && !request_is_done(q); i++) {
+        uint64_t next_ns;
+        if (!engine_turn(r->en, &next_ns) && !request_is_done(q)) {
+            assert_true(next_ns != UINT64_MAX && next_ns > clock_now(clock));
+            clock_advance(clock, next_ns - clock_now(clock));
+        }
+    }
+    assert_true(request_is_done(q));
+    rig_wait(r, 1);
+}
+
+static void time_ends_what_takes_too_long(void **state)
+{
+    for (uint32_t depth = 0; depth <= 1; depth++) {
+        struct rig r;
+        struct clock clock;
+        struct engine_options o = rig_options();
+        struct fake_runner_options f = rig_fake();
+        clock_init_virtual(&clock, 0);
+        f.clock = &clock;
+        f.base_ns = NS_PER_MS;
+        f.depth = depth;
+        o.no_thread = true;
+        o.sched.pause_max_ns = 500 * NS_PER_MS;
+        rig_open_fake(&r, &o, &f);
+        struct request_options ask = rig_ask(10, 400);
+        ask.deadline_ns = 50 * NS_PER_MS;
+        struct request *q = rig_submit(&r, &ask);
+        run_until_done(&r, &clock, q);
+        assert_int_equal(end_of(q), END_DEADLINE);
+        assert_true(q->t_end - q->t_arrival >= 50 * NS_PER_MS && q->t_end - q->t_arrival < 53 * NS_PER_MS);
+        assert_true(n_out(q) > 45 && n_out(q) <= 50);
+        request_free(q);
+        ask.deadline_ns = 0;
+        ask.read_window = 5; /* and nobody reads */
+        q = rig_submit(&r, &ask);
+        run_until_done(&r, &clock, q);
+        assert_int_equal(end_of(q), END_EXPIRED);
+        assert_true(q->t_end - q->t_arrival >= 500 * NS_PER_MS && n_out(q) < 10);
+        request_free(q);
+        rig_close(&r);
+    }
+    (void)state;
+}
+
+static void a_full_queue_is_busy_at_once(void **state)
+{
+    struct rig r;
+    struct engine_options o = rig_options();
+    struct fake_runner_options f = rig_fake();
+    struct request *q[30];
+    uint32_t busy = 0;
+    uint64_t next_ns, retry_ms = 0;
+    o.sched.queue_max = 8;
+    o.no_thread = true;
+    rig_open_fake(&r, &o, &f);
+    for (uint32_t i = 0; i < COUNT_OF(q); i++) {
+        const struct request_options ask = rig_ask(10, 20);
+        q[i] = rig_request(&ask);
+        if (engine_submit(r.client, q[i], &retry_ms, NULL) != OK) {
+            assert_true(retry_ms > 0);
+            request_free(q[i]);
+            q[i] = NULL;
+            busy++;
+        }
+        if (i == 15)
+            engine_turn(r.en, &next_ns);
+    }
+    assert_true(busy > 5 && busy < COUNT_OF(q) - 8);
+    rig_wait(&r, COUNT_OF(q) - busy);
+    for (uint32_t i = 0; i < COUNT_OF(q); i++)
+        request_free(q[i]);
+    rig_close(&r);
+    (void)state;
+}
+
 /* Whichever allocation or system call fails, engine_new says so and leaves nothing behind. */
 static void a_failing_start_is_an_error(void **state)
 {
@@ -455,6 +534,8 @@ int main(void)
         cmocka_unit_test(many_clients_at_once),
         cmocka_unit_test(what_cannot_run_is_refused_at_once),
         cmocka_unit_test(virtual_time_is_the_runners_cost),
+        cmocka_unit_test(time_ends_what_takes_too_long),
+        cmocka_unit_test(a_full_queue_is_busy_at_once),
         cmocka_unit_test(a_failing_start_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
