@@ -220,6 +220,7 @@ async function poll() {
     tiles.problem.textContent = "";
     drawTiles(s);
     drawMap(s);
+    delete s.kv_map; // large, and of this moment only
     drawTenants(s);
     drawAbout(s);
   } catch (error) {
