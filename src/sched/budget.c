@@ -27,14 +27,13 @@ static bool wants_rows(struct sched *s, uint32_t slot, uint64_t now)
     return q->n_out + q->n_flying < q->out_limit && seq_gap(q) > 0;
 }
 
-static void spend(struct sched *s, struct budget *b, const struct seq *q, uint32_t rows)
+static void spend(struct budget *b, const struct seq *q, uint32_t rows)
 {
     const bool samples = rows == seq_gap(q);
     b->rows -= rows;
     b->outs -= q->want_prompt ? rows : samples;
     b->step_rows += rows;
     b->step_row_context += (double)rows * q->computed + 0.5 * (double)rows * (double)(rows + 1);
-    (void)s;
 }
 
 uint32_t budget_chunk(struct sched *s, struct budget *b, const struct seq *q)
@@ -54,7 +53,7 @@ uint32_t budget_chunk(struct sched *s, struct budget *b, const struct seq *q)
         rows = MIN(rows, MAX(fit, b->n_chunks == 0 ? CHUNK_ROWS_MIN : 0));
     }
     if (rows > 0) {
-        spend(s, b, q, rows);
+        spend(b, q, rows);
         b->n_chunks++;
     }
     return rows;
@@ -75,7 +74,7 @@ void budget_share(struct sched *s, const struct plan *plan, uint64_t now, struct
             b->n_streams++;
             if (!b->prompts_only && b->rows > 0 && b->outs > 0) {
                 q->share = 1;
-                spend(s, b, q, 1);
+                spend(b, q, 1);
             }
         }
     }

@@ -40,7 +40,7 @@ struct normal {
 /* Solve for the coefficients in `set`; false when they cannot be told apart or one is negative. */
 static bool solve(const struct normal *n, unsigned set, double x[N_COEFFICIENTS], double *residual)
 {
-    int idx[N_COEFFICIENTS], k = 0;
+    int idx[N_COEFFICIENTS] = {0}, k = 0;
     for (int i = 0; i < N_COEFFICIENTS; i++) {
         x[i] = 0;
         if ((set >> i & 1u) != 0)
