@@ -109,6 +109,8 @@ static enum err compare_ends(struct replay *r, struct error *e)
             return FAIL(e, ERR_INTERNAL, "after step %llu a request ends otherwise than was recorded",
                 (unsigned long long)r->step);
     }
+    if (n == 0)
+        return OK;
     memmove(r->found.v, r->found.v + n, (r->found.n - n) * sizeof *r->found.v);
     memmove(r->told.v, r->told.v + n, (r->told.n - n) * sizeof *r->told.v);
     r->found.n -= n;
