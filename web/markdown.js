@@ -47,6 +47,7 @@ function link(url, children) {
 function takeLink(text, at) {
   let depth = 0;
   const end = Math.min(text.length, at + AHEAD_MAX);
+  if (!text.slice(at, end).includes("]")) return null;
   for (let i = at; i < end; i++) {
     const c = text[i];
     if (c === "\\") i++;
@@ -60,8 +61,9 @@ function takeLink(text, at) {
   return null;
 }
 
-// *x*, **x**, ***x***, _x_, ~~x~~: the run at `at` and its twin.
-function takeEmphasis(text, at) {
+// *x*, **x**, ***x***, _x_, ~~x~~: the run at `at` and its twin. What ends an emphasis does not depend on where it
+// starts, so `barren` remembers up to where each mark was looked for in vain.
+function takeEmphasis(text, at, barren) {
   const c = text[at];
   let n = 1;
   while (n < 3 && text[at + n] === c) n++;
@@ -70,12 +72,14 @@ function takeEmphasis(text, at) {
   if (c === "_" && at > 0 && /[\p{L}\p{N}]/u.test(text[at - 1])) return null;
   const mark = c.repeat(n);
   const stop = Math.min(text.length, at + AHEAD_MAX);
-  for (let i = text.indexOf(mark, at + n); i >= 0 && i < stop; i = text.indexOf(mark, i + 1)) {
+  let i = text.indexOf(mark, Math.max(at + n, barren[mark] || 0));
+  for (; i >= 0 && i < stop; i = text.indexOf(mark, i + 1)) {
     const after = text[i + n] || " ";
     if (/\s/.test(text[i - 1]) || text[i - 1] === "\\" || after === c) continue;
     if (c === "_" && /[\p{L}\p{N}]/u.test(after)) continue;
     return { n, inner: text.slice(at + n, i), end: i + n };
   }
+  barren[mark] = i < 0 ? text.length : stop;
   return null;
 }
 
@@ -95,7 +99,7 @@ function closeOf(text, run, from) {
 }
 
 /* What starts at text[i]: a node, or null and the letters to take as they are; and where it goes on. */
-function takeInline(text, i, depth) {
+function takeInline(text, i, depth, barren) {
   const c = text[i];
   const ahead = text.slice(i, i + AHEAD_MAX);
   if (c === "\\") {
@@ -117,7 +121,7 @@ function takeInline(text, i, depth) {
     return node ? { node, next: found.end } : { letters: c, next: i + 1 };
   }
   if (c === "*" || c === "_" || c === "~") {
-    const found = takeEmphasis(text, i);
+    const found = takeEmphasis(text, i, barren);
     if (found) return { node: emphasis(c, found.n, inline(found.inner, depth + 1)), next: found.end };
     const run = /^[*]+|^_+|^~+/.exec(ahead)[0];
     return { letters: run, next: i + run.length };
@@ -129,7 +133,7 @@ function takeInline(text, i, depth) {
 }
 
 export function inline(text, depth = 0) {
-  const out = [];
+  const out = [], barren = {};
   let letters = "", i = 0;
   const flush = () => {
     if (letters) out.push(document.createTextNode(letters));
@@ -140,7 +144,7 @@ export function inline(text, depth = 0) {
     const m = SPECIAL.exec(text);
     if (!m) break;
     letters += text.slice(i, m.index);
-    const found = takeInline(text, m.index, depth);
+    const found = takeInline(text, m.index, depth, barren);
     i = found.next;
     if (found.node) {
       flush();
