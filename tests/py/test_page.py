@@ -191,7 +191,8 @@ def test_text_of_any_shape_takes_linear_time(visit, scripted):
     took = v.page.evaluate("""async () => {
         const { render } = await import('/markdown.js');
         const took = {};
-        for (const piece of ['[', '[]', '*a ', 'a* ', '**a _b ', '`', '<', '> ', '- ', '|', '# #', '_a', '![](', '1. ', '    ', '~~', '\\\\']) {
+        for (const piece of ['[', '[]', '*a ', 'a* ', '**a _b ', '`',
+            '<', '> ', '- ', '|', '# #', '_a', '![](', '1. ', '    ', '~~', '\\\\']) {
           const began = performance.now();
           render(document.createElement('div'), piece.repeat(60000 / piece.length));
           took[piece] = performance.now() - began;
