@@ -1,5 +1,5 @@
-/* The AVX-512 row: sixteen lanes in one register and dot products of 16-bit integers (VNNI). The same bodies as variant_avx2.c, and
- * the same bits. */
+/* The AVX-512 row: sixteen lanes in one register and dot products of 16-bit integers (VNNI). The same bodies as
+ * variant_avx2.c, and the same bits. */
 #if defined(__x86_64__)
 #define QUERN_AVX512
 #include "cpu/x86_attend.h"

@@ -47,6 +47,7 @@
 #define PIECE_VECS   (ACT_BLOCK * GROUP_VECS)
 #define PIECE_SCALES (BLOCK_SUBS * PANEL_COLS)
 #define PIECE_FLOATS (K_BLOCK * PANEL_COLS)
+#define DOT_VECS     4   /* written out; more make no difference, and compilers slow */
 #define ONE_ROW_SUMS 4   /* chains of dot products in flight */
 #define ROWS_MAX     132 /* rows whose 256 activations stay in the second-level cache; a multiple of every row tile */
 
@@ -248,20 +249,24 @@ INLINE int32_t pair_at(const int16_t *p)
  * 32 * 128 * 32767 < 2^31. */
 INLINE void dots(int rows, int sides, int vecs, const struct vi *w, const int16_t *q, struct vi sum[SIDE_MAX][INT_TILE])
 {
-    EACH (s, vecs) {
-        struct vi x[SIDE_MAX];
-        EACH (c, sides)
-            x[c] = w[c * PIECE_VECS + s];
-        EACH (c, sides)
-            vi_keep(&x[c]);
-        EACH (r, rows) {
-            const struct vi a = vi_set32(pair_at(q + r * K_BLOCK + 2 * s));
+    EACH (c, sides)
+        EACH (r, rows)
+            sum[c][r] = vi_set32(0);
+    for (int at = 0; at < vecs; at += DOT_VECS, w += DOT_VECS, q += 2 * DOT_VECS)
+        EACH (s, DOT_VECS) {
+            struct vi x[SIDE_MAX];
             EACH (c, sides) {
-                sum[c][r] = s == 0 ? vi_dot_first(x[c], a) : vi_dot(sum[c][r], x[c], a);
-                vi_keep(&sum[c][r]); /* gcc would rather add in another order and run out of registers */
+                x[c] = w[c * PIECE_VECS + s];
+                vi_keep(&x[c]);
+            }
+            EACH (r, rows) {
+                const struct vi a = vi_set32(pair_at(q + r * K_BLOCK + 2 * s));
+                EACH (c, sides) {
+                    sum[c][r] = vi_dot(sum[c][r], x[c], a);
+                    vi_keep(&sum[c][r]); /* gcc would rather add in another order and run out of registers */
+                }
             }
         }
-    }
 }
 
 /* The groups of a piece, for some rows and panels, added to their totals. */

@@ -13,7 +13,13 @@
 #define VF     16 /* lanes */
 #define INLINE static inline __attribute__((always_inline))
 /* A loop that must be unrolled: its index picks registers. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) /* gcc then warns that it will not unroll */
+#if defined(__has_feature) /* clang; gcc 12 has other names */
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define SIMD_SANITIZED
+#endif
+#endif
+/* gcc warns then that it will not unroll, and clang takes minutes. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SIMD_SANITIZED)
 #define EACH(i, n) for (int i = 0; i < (n); i++)
 #else
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++) /* NOLINT(bugprone-macro-parentheses) */
