@@ -295,7 +295,7 @@ enum err record_open(const char *path, const struct engine_options *o, struct re
     rec->wake.fd = -1;
     rec->log = o->log;
     snprintf(rec->path, sizeof rec->path, "%s", path);
-    rec->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    rec->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600); /* it holds what was said */
     enum err err = rec->fd >= 0 ? OK : FAIL(e, ERR_IO, "%s: %s", path, strerror(errno));
     if (err == OK && (rec->bytes = mem_alloc(RECORD_RING_BYTES)) == NULL)
         err = FAIL(e, ERR_NOMEM, "no memory to record");

@@ -360,6 +360,33 @@ static void many_clients_at_once(void **state)
     (void)state;
 }
 
+static void a_step_that_hangs_is_seen_from_outside(void **state)
+{
+    struct rig r;
+    struct clock real;
+    struct engine_options o = rig_options();
+    struct fake_runner_options f = rig_fake();
+    clock_init(&real);
+    f.clock = &real;
+    f.base_ns = 150 * NS_PER_MS;
+    rig_open_fake(&r, &o, &f);
+    const struct request_options ask = rig_ask(20, 1);
+    struct request *q = rig_submit(&r, &ask);
+    uint64_t most = 0;
+    for (int i = 0; i < 60; i++) {
+        clock_sleep(&real, 2 * NS_PER_MS);
+        most = MAX(most, engine_stuck_ns(r.en));
+    }
+    assert_true(most > 50 * NS_PER_MS);
+    rig_wait(&r, 1);
+    for (int i = 0; i < 1000 && engine_stuck_ns(r.en) != 0; i++)
+        clock_sleep(&real, NS_PER_MS);
+    assert_int_equal(engine_stuck_ns(r.en), 0);
+    request_free(q);
+    rig_close(&r);
+    (void)state;
+}
+
 static void what_cannot_run_is_refused_at_once(void **state)
 {
     struct rig r;
@@ -532,6 +559,7 @@ int main(void)
         cmocka_unit_test(at_rest_it_sleeps_and_wakes_quickly),
         cmocka_unit_test(the_engine_thread_does_not_allocate),
         cmocka_unit_test(many_clients_at_once),
+        cmocka_unit_test(a_step_that_hangs_is_seen_from_outside),
         cmocka_unit_test(what_cannot_run_is_refused_at_once),
         cmocka_unit_test(virtual_time_is_the_runners_cost),
         cmocka_unit_test(time_ends_what_takes_too_long),
