@@ -53,7 +53,7 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     j.parts = d->parts;
     j.part_sums = d->parts + (size_t)PARTS_MAX * a->n_heads * a->head_dim;
     j.arrived = d->arrived;
-    attend_plan(d, b, j.per_kv, attend_tile_rows(a->head_dim, j.per_kv));
+    attend_plan(d, b, j.per_kv, j.n_kv_heads, attend_tile_rows(a->head_dim, j.per_kv));
     attend_decode(d, b, &j);
     if (b->n_rows > b->n_seqs)
         attend_prefill(d, b, &j);

@@ -13,9 +13,9 @@
  * recorded step is replayed. Sequences with few rows are decoded in parts of `split` positions, which may run side by
  * side; the others are cut into tiles of rows. */
 struct plan_item {
-    uint32_t seq, part;
-    uint32_t n_parts;
+    uint32_t seq, part, n_parts;
     uint32_t slot; /* of (row 0, part 0) in dev.parts; row r of part p is at slot + p * n_rows + r */
+    struct batch_seq s; /* a copy, so that a block finds all it needs in one place */
 };
 
 struct plan_tile {
@@ -52,13 +52,26 @@ __device__ __forceinline__ const unsigned char *position_at(
     return j.blocks + (uint64_t)table[block] * j.block_bytes + ((uint64_t)kv_head * j.block_tokens + at) * j.row_bytes;
 }
 
-/* A score in units of log2, soft-capped where asked. */
-__device__ __forceinline__ float score_of(const struct attend_job &j, float s)
+/* cap * tanh(s / cap), in units of log2 like every score: two special functions, no branches. */
+__device__ __forceinline__ float capped(float s, float twice_over_cap, float cap_log2)
 {
-    s *= j.scale;
-    if (j.cap > 0.0f)
-        s = j.cap * tanhf(s / j.cap);
-    return s * LOG2E;
+    return cap_log2 - __fdividef(2.0f * cap_log2, 1.0f + exp2_fast(s * twice_over_cap));
+}
+
+/* Scores of a lane, in units of log2, soft-capped where asked. */
+template <int N> __device__ __forceinline__ void scale_scores(const struct attend_job &j, float *s)
+{
+    if (j.cap > 0.0f) {
+        const float inside = 2.0f * LOG2E * j.scale / j.cap, outside = j.cap * LOG2E;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            s[i] = capped(s[i], inside, outside);
+        return;
+    }
+    const float factor = j.scale * LOG2E;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        s[i] *= factor;
 }
 
 /* Rows of a sequence in a tile of so many (row, head) pairs. */
@@ -68,7 +81,7 @@ __host__ __device__ inline uint32_t attend_rows(uint32_t pairs, uint32_t per_kv)
 }
 
 /* Launchers: attend_plan.cu, attend_decode.cu, attend_prefill.cu, attend_simple.cu. */
-void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile);
+void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t n_kv_heads, uint32_t rows_per_tile);
 uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv);
 void attend_decode(struct dev *d, const struct batch *b, const struct attend_job *j);
 void attend_prefill(struct dev *d, const struct batch *b, const struct attend_job *j);

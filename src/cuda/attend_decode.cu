@@ -86,6 +86,7 @@ template <typename T, int D> struct Decode {
             mma(T(), s[1], q[k][0], q[k][1], q[k][2], q[k][3], b[2], b[3]);
         }
         float shrink[2];
+        scale_scores<8>(j, &s[0][0]);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float most = top[half];
@@ -93,7 +94,7 @@ template <typename T, int D> struct Decode {
             for (int i = 0; i < 4; i++) {
                 float &x = s[i / 2][2 * half + i % 2];
                 const uint32_t at = p + i / 2 * 8 + 2 * t + i % 2;
-                x = at >= begin[half] && at < end[half] ? score_of(j, x) : -INFINITY;
+                x = at >= begin[half] && at < end[half] ? x : -INFINITY;
                 most = fmaxf(most, x);
             }
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
@@ -248,13 +249,13 @@ __device__ static bool is_last(uint32_t *counter, uint32_t expected)
 }
 
 __device__ static bool work_of(
-    const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, struct part_work &w)
+    const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, uint32_t split, struct part_work &w)
 {
-    w.s = j.seqs[item.seq];
+    w.s = item.s;
     w.table = j.table + w.s.table_at;
     w.kv_head = kv_head;
     w.n_all = w.s.n_rows * j.per_kv;
-    const uint32_t first_pos = w.s.n_kv - w.s.n_rows, split = j.plan->split;
+    const uint32_t first_pos = w.s.n_kv - w.s.n_rows;
     const uint32_t begin = j.window > 0 && first_pos + 1 > j.window ? first_pos + 1 - j.window : 0;
     w.first_part = begin / split;
     w.lo = max(item.part * split, begin / GROUP * GROUP);
@@ -297,13 +298,15 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__
 {
     extern __shared__ uint4 memory[];
     __shared__ float stats[WARPS][PACK][2];
-    launch_next();
     launch_wait();
-    const uint32_t n = j.plan->n_items * j.n_kv_heads;
+    const uint32_t n = j.plan->n_items * j.n_kv_heads, split = j.plan->split;
+    struct plan_item next = j.plan->items[blockIdx.x / j.n_kv_heads]; /* whatever it is when there is none */
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        const struct plan_item item = j.plan->items[i / j.n_kv_heads];
+        const struct plan_item item = next;
+        if (i + gridDim.x < n) /* on its way while this one is computed */
+            next = j.plan->items[(i + gridDim.x) / j.n_kv_heads];
         struct part_work w;
-        if (!work_of(j, item, i % j.n_kv_heads, w))
+        if (!work_of(j, item, i % j.n_kv_heads, split, w))
             continue;
         decode_part<T, D>(j, item, w, (T *)memory, stats);
         if (item.n_parts - w.first_part > 1) {

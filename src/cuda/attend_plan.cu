@@ -1,7 +1,10 @@
 /* The plan of a step's attention: one block walks the sequences. */
 #include "cuda/attend.cuh"
 
-#define THREADS 1024
+#define THREADS     1024
+#define SPLIT_LEAST 64
+#define SPLIT_FREE  1024 /* where the search for a length starts when it may depend on the batch */
+#define ROUNDS      16   /* parts per block of the decode kernel, at most */
 
 /* Exclusive sum over the block; total in every thread. */
 __device__ static uint32_t scan(uint32_t x, uint32_t &total)
@@ -42,13 +45,18 @@ __device__ static uint32_t parts_at(const struct batch_seq *seqs, uint32_t n_seq
     return total;
 }
 
-__global__ static void plan_kernel(
-    const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv, uint32_t rows_per_tile, struct plan *plan)
+/* fixed: cuts that depend on the sequence alone. Otherwise parts are long, since each costs some microseconds beside
+ * its bytes, but there are `least` of them, so that every block of the decode kernel has one, where the context allows
+ * it. */
+__global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv,
+    uint32_t rows_per_tile, bool fixed, uint32_t least, struct plan *plan)
 {
-    launch_next();
     launch_wait();
-    uint32_t split = SPLIT;
-    while (parts_at(seqs, n_seqs, per_kv, split) > PARTS_MAX && split < 1u << 30)
+    uint32_t split = fixed ? SPLIT : SPLIT_FREE;
+    const uint32_t most = fixed ? PARTS_MAX : min(ROUNDS * least, PARTS_MAX);
+    while (!fixed && split > SPLIT_LEAST && parts_at(seqs, n_seqs, per_kv, split) < least)
+        split /= 2;
+    while (parts_at(seqs, n_seqs, per_kv, split) > most && split < 1u << 30)
         split *= 2;
     uint32_t items = 0, slots = 0, tiles = 0;
     for (uint32_t base = 0; base < n_seqs; base += THREADS) {
@@ -63,7 +71,7 @@ __global__ static void plan_kernel(
         const uint32_t item = items + scan(parts, n_items), slot = slots + scan(parts * s.n_rows, n_slots);
         const uint32_t tile = tiles + scan(my_tiles, n_tiles);
         for (uint32_t p = 0; p < parts && item + p < PARTS_MAX; p++) {
-            const struct plan_item one = {i, p, parts, slot};
+            const struct plan_item one = {i, p, parts, slot, s};
             plan->items[item + p] = one;
         }
         for (uint32_t t = 0; t < my_tiles; t++) { /* the last rows see most, so they start first */
@@ -81,11 +89,13 @@ __global__ static void plan_kernel(
     }
 }
 
-void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile)
+void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t n_kv_heads, uint32_t rows_per_tile)
 {
+    const uint32_t least = 3 * d->n_sms / n_kv_heads;
     if (d->planned_version == d->batch_version && d->planned_per_kv == per_kv)
         return;
-    cuda_launch(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile, d->plan);
+    cuda_launch(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile,
+        d->deterministic, least, d->plan);
     d->planned_version = d->batch_version;
     d->planned_per_kv = per_kv;
 }

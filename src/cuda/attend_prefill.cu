@@ -84,29 +84,30 @@ template <typename T, int D> struct Prefill {
         }
     }
 
-    /* s becomes weights; top and sum go on, out shrinks. limit and floor: what each of the lane's rows sees. */
+    /* s becomes weights; top and sum go on, out shrinks. limit: the end of what each of the lane's rows sees. Scores are
+     * kept as the products came out, and meet their factor in the exponent. */
     static __device__ __forceinline__ void soften(const struct attend_job &j, uint32_t p, bool masked,
         const uint32_t limit[M][2], float s[M][KEYS / 8][4], float top[M][2], float sum[M][2], float out[M][D / 8][4])
     {
-        const uint32_t t = threadIdx.x % 4;
+        float factor = j.scale * LOG2E;
+        if (j.cap > 0.0f) {
+            scale_scores<M * KEYS / 8 * 4>(j, &s[0][0][0]);
+            factor = 1.0f;
+        }
+        if (masked)
+            hide(j, p, limit, s);
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const uint32_t end = limit[m][half], begin = j.window > 0 && end > j.window ? end - j.window : 0;
                 float most = top[m][half];
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        float &x = s[m][n][2 * half + i];
-                        const uint32_t at = p + 8 * n + 2 * t + i;
-                        x = masked && (at >= end || at < begin) ? -INFINITY : score_of(j, x);
-                        most = fmaxf(most, x);
-                    }
+                    most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
                 most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
-                const float base = most == -INFINITY ? 0.0f : most, shrink = exp2_fast(top[m][half] - base);
+                const float base = most == -INFINITY ? 0.0f : most * factor;
+                const float shrink = exp2_fast(top[m][half] * factor - base);
                 top[m][half] = most;
                 float total = sum[m][half] * shrink;
 #pragma unroll
@@ -114,7 +115,7 @@ template <typename T, int D> struct Prefill {
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
                         float &x = s[m][n][2 * half + i];
-                        x = exp2_fast(x - base);
+                        x = exp2_fast(fmaf(x, factor, -base));
                         total += x;
                     }
                 sum[m][half] = total;
@@ -123,6 +124,27 @@ template <typename T, int D> struct Prefill {
                     out[m][n][2 * half] *= shrink;
                     out[m][n][2 * half + 1] *= shrink;
                 }
+            }
+    }
+
+    /* What a row does not see. */
+    static __device__ __forceinline__ void hide(
+        const struct attend_job &j, uint32_t p, const uint32_t limit[M][2], float s[M][KEYS / 8][4])
+    {
+        const uint32_t t = threadIdx.x % 4;
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const uint32_t end = limit[m][half], begin = j.window > 0 && end > j.window ? end - j.window : 0;
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const uint32_t at = p + 8 * n + 2 * t + i;
+                        if (at >= end || at < begin)
+                            s[m][n][2 * half + i] = -INFINITY;
+                    }
             }
     }
 
@@ -206,7 +228,6 @@ __global__ void __launch_bounds__(THREADS) prefill_kernel(const __grid_constant_
     using Shape = PrefillShape<D>;
     extern __shared__ uint4 memory[];
     T *q = (T *)memory, *kv = q + Shape::TILE * Shape::ROW;
-    launch_next();
     launch_wait();
     if (blockIdx.y >= j.plan->n_tiles)
         return;

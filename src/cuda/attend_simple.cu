@@ -34,7 +34,6 @@ __global__ static void simple_kernel(const __grid_constant__ struct attend_job j
 {
     extern __shared__ float shared[]; /* q, out: head_dim each */
     __shared__ float weight[TILE];
-    launch_next();
     launch_wait();
     const uint32_t row = blockIdx.x, head = blockIdx.y, n = j.head_dim, kv_head = head / j.per_kv;
     const uint32_t *table = j.table + j.seqs[j.seq[row]].table_at;
@@ -55,7 +54,7 @@ __global__ static void simple_kernel(const __grid_constant__ struct attend_job j
             s = 0.0f;
             for (uint32_t i = 0; i < n; i++)
                 s += q[i] * element(k, i, j.dtype);
-            s = score_of(j, s);
+            scale_scores<1>(j, &s);
         }
         const float most = fmaxf(top, block_reduce<true>(s));
         const float shrink = exp2_fast(top - most);

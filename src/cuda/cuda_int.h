@@ -11,9 +11,11 @@
 #define PLANS_MAX   256 /* matrix shapes whose cuBLASLt algorithm is remembered */
 #define SLABS_MAX   256 /* pieces of device memory that weights are cut from */
 #define LT_BYTES    ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
+#define WRITE_BYTES ((size_t)4 << 20) /* of the ring that small writes to the device go through */
+#define READ_BYTES  ((size_t)1 << 20) /* of the room that small reads come back to */
 #define UNPACK_ROWS 4096 /* rows of a quantised matrix that are made f16 at a time for a large product */
 #define PARTS_MAX   4096 /* (row, part of the context) pairs of one step; more make the parts longer */
-#define SPLIT       256  /* positions of a part: attention's cuts lie at multiples of it, whatever the batch */
+#define SPLIT       256  /* positions of a part when the cuts of a context may not depend on the batch */
 
 /* Activation rows in the types products read; NULL unless asked for. */
 struct acts {
@@ -71,8 +73,12 @@ struct dev {
     cudaStream_t stream;
     cublasLtHandle_t lt;
     void *lt_workspace;
+    unsigned char *pinned; /* host memory that copies may start from: a ring of WRITE_BYTES, then READ_BYTES */
+    size_t pinned_used; /* of the half that is written now */
+    uint32_t pinned_side;
+    cudaEvent_t pinned_half[2]; /* copies from each half of the ring are done */
     uint32_t rows_max;
-    uint32_t capability, n_sms, skinny_most;
+    uint32_t capability, n_sms;
     bool fp8, deterministic;
     int failed;        /* the first cudaError_t or 1000 + cublasStatus_t; 0 = none */
     const char *where; /* the call that failed */

@@ -6,7 +6,6 @@ extern "C" {
 #include "cuda/cuda_int.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 void cuda_note(struct dev *d, int status, const char *where)
@@ -35,6 +34,10 @@ static void dev_close(struct dev *d)
         d->parts, d->arrived};
     for (size_t i = 0; i < COUNT_OF(rooms); i++)
         cudaFree(rooms[i]);
+    cudaFreeHost(d->pinned);
+    for (int i = 0; i < 2; i++)
+        if (d->pinned_half[i] != NULL)
+            cudaEventDestroy(d->pinned_half[i]);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
     mem_free(d);
@@ -65,12 +68,13 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
         d->capability = card.capability;
         d->n_sms = (uint32_t)prop.multiProcessorCount;
     }
-    if (getenv("QUERN_SKINNY"))
-        d->skinny_most = (uint32_t)strtoul(getenv("QUERN_SKINNY"), NULL, 10);
     CUDA_DO(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     if (cublasLtCreate(&d->lt) != CUBLAS_STATUS_SUCCESS)
         cuda_note(d, 1000, "cublasLtCreate");
     CUDA_DO(d, cudaMalloc(&d->lt_workspace, LT_BYTES));
+    CUDA_DO(d, cudaMallocHost((void **)&d->pinned, WRITE_BYTES + READ_BYTES));
+    for (int i = 0; i < 2; i++)
+        CUDA_DO(d, cudaEventCreateWithFlags(&d->pinned_half[i], cudaEventDisableTiming));
     const enum err err = dev_wait(d, e);
     if (err != OK) {
         dev_close(d);
@@ -121,14 +125,37 @@ static void dev_free(struct dev *d, void *p)
     CUDA_DO(d, cudaFree(p));
 }
 
+/* Small writes are copied aside first, so that the caller has its bytes back at once and nothing waits. The ring is
+ * used half by half; a half is waited for before it is used again, which hardly ever takes time. */
 static void dev_write(struct dev *d, void *to, const void *from, size_t bytes)
 {
+    const size_t half = WRITE_BYTES / 2;
     d->batch_version++;
-    CUDA_DO(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->stream));
+    if (bytes > half / 4) {
+        CUDA_DO(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->stream));
+        return;
+    }
+    if (d->pinned_used + bytes > half) {
+        CUDA_DO(d, cudaEventRecord(d->pinned_half[d->pinned_side], d->stream));
+        d->pinned_side = 1 - d->pinned_side;
+        d->pinned_used = 0;
+        CUDA_DO(d, cudaEventSynchronize(d->pinned_half[d->pinned_side]));
+    }
+    unsigned char *p = d->pinned + d->pinned_side * half + d->pinned_used;
+    memcpy(p, from, bytes);
+    d->pinned_used += (bytes + 63) / 64 * 64;
+    CUDA_DO(d, cudaMemcpyAsync(to, p, bytes, cudaMemcpyHostToDevice, d->stream));
 }
 
 static void dev_read(struct dev *d, void *to, const void *from, size_t bytes)
 {
+    if (bytes <= READ_BYTES) {
+        unsigned char *p = d->pinned + WRITE_BYTES;
+        CUDA_DO(d, cudaMemcpyAsync(p, from, bytes, cudaMemcpyDeviceToHost, d->stream));
+        CUDA_DO(d, cudaStreamSynchronize(d->stream));
+        memcpy(to, p, bytes);
+        return;
+    }
     CUDA_DO(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, d->stream));
     CUDA_DO(d, cudaStreamSynchronize(d->stream));
 }

@@ -5,7 +5,6 @@
 __global__ static void embed_kernel(
     const int32_t *token, struct matrix m, const float *scales, float scale, float *out)
 {
-    launch_next();
     launch_wait();
     const uint32_t id = (uint32_t)token[blockIdx.x];
     const unsigned char *row = m.data + (size_t)id * m.row_bytes;

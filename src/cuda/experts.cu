@@ -16,7 +16,6 @@ __global__ static void route_kernel(const float *in, const float *router, uint32
     const float *bias, uint32_t top_k, bool renorm, uint32_t *expert, float *weight)
 {
     __shared__ float logit[EXPERTS_MAX];
-    launch_next();
     launch_wait();
     const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const float *x = in + (size_t)row * n_in;
@@ -67,7 +66,6 @@ __global__ static void group_kernel(
     const uint32_t *expert, uint32_t n, uint32_t n_experts, uint32_t n_groups, uint32_t *groups, uint32_t *order)
 {
     __shared__ uint32_t count[EXPERTS_MAX], at[EXPERTS_MAX];
-    launch_next();
     launch_wait();
     for (uint32_t e = threadIdx.x; e < n_experts; e += blockDim.x) {
         uint32_t c = 0;
@@ -102,7 +100,6 @@ __global__ static void group_kernel(
 /* x[t] += sum over the route, ascending, of weight * out. */
 __global__ static void mix_kernel(float *x, const float *out, const float *weight, uint32_t top_k, uint32_t n)
 {
-    launch_next();
     launch_wait();
     const size_t row = blockIdx.x;
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {

@@ -5,15 +5,12 @@
 
 /* Four neighbours a thread; rows of 2n: gate then up. */
 __global__ static void glu_kernel(const void *gate_up, bool is_bf16, const float *gate_bias, const float *up_bias,
-    uint32_t n, uint64_t quads, enum glu kind, struct act_rows out)
+    uint32_t n, enum glu kind, struct act_rows out)
 {
-    launch_next();
     launch_wait();
-    const uint32_t per_row = n / 4;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < quads; i += (uint64_t)gridDim.x * blockDim.x) {
-        const uint64_t row = i / per_row;
-        const uint32_t at = (uint32_t)(i % per_row) * 4;
-        const size_t from = row * 2 * n + at;
+    const uint32_t at = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
+    const size_t row = blockIdx.y, from = row * 2 * n + at;
+    if (at < n) {
         float g[4], u[4];
         if (is_bf16) {
             const uint2 a = *(const uint2 *)((const __nv_bfloat16 *)gate_up + from);
@@ -65,7 +62,7 @@ static void gate_up_skinny(struct dev *d, const struct batch *b, const struct ga
     j.row_bytes = gate->row_bytes;
     j.n_in = gate->n_in;
     j.n_out = gate->n_out;
-    j.act = gate->format == FORMAT_BF16 ? a->in->bf16 : a->in->f16;
+    j.act = skinny_act(gate->format, a->in);
     j.n_rows = b->n_rows;
     j.glu = a->glu;
     const struct act_rows out = act_rows_of(a->out, a->forms);
@@ -100,8 +97,6 @@ void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_arg
             n, a->glu, act_rows_of(a->out, a->forms));
         return;
     }
-    const uint64_t quads = (uint64_t)b->n_rows * (n / 4);
-    const uint32_t blocks = (uint32_t)((quads + 255) / 256);
-    cuda_launch(d, glu_kernel, dim3(blocks), 256, 0, (const void *)a->scratch, bf16, a->gate->bias, a->up->bias, n,
-        quads, a->glu, act_rows_of(a->out, a->forms));
+    cuda_launch(d, glu_kernel, dim3((n / 4 + 255) / 256, b->n_rows), 256, 0, (const void *)a->scratch, bf16,
+        a->gate->bias, a->up->bias, n, a->glu, act_rows_of(a->out, a->forms));
 }

@@ -27,7 +27,8 @@ __device__ __forceinline__ void launch_wait()
 #endif
 }
 
-/* The next kernel may take free places on the chip from here on. */
+/* The next kernel may take free places on the chip from here on. Called when a block has little left to do: earlier, and
+ * the next kernel's blocks crowd onto the few multiprocessors that have a place, which costs more than it hides. */
 __device__ __forceinline__ void launch_next()
 {
 #if __CUDA_ARCH__ >= 900
@@ -117,6 +118,16 @@ __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi)
 {
     const __nv_bfloat162 h = __floats2bfloat162_rn(lo, hi);
     return *(const uint32_t *)&h;
+}
+
+__device__ __forceinline__ uint32_t act_pair(__half, float lo, float hi)
+{
+    return pack_half(lo, hi);
+}
+
+__device__ __forceinline__ uint32_t act_pair(__nv_bfloat16, float lo, float hi)
+{
+    return pack_bf16(lo, hi);
 }
 
 /* Four neighbours at once; at is a multiple of 4. */
@@ -238,11 +249,11 @@ __device__ __forceinline__ uint4 load_once(const void *p)
     return v;
 }
 
-/* 16 bytes that other blocks read too: from the second-level cache, and not moved over other loads. */
+/* 16 bytes of global or shared memory, not moved over other loads. */
 __device__ __forceinline__ uint4 load_shared(const void *p)
 {
     uint4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    asm volatile("ld.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
 

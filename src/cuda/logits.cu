@@ -42,7 +42,6 @@ __global__ static void argmax_kernel(const float *x, uint32_t n, uint32_t *out)
 {
     __shared__ float top[THREADS];
     __shared__ uint32_t at[THREADS];
-    launch_next();
     launch_wait();
     const float *row = x + (size_t)blockIdx.x * n;
     float best = 0.0f;

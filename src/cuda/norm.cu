@@ -2,12 +2,12 @@
  * taken per thread ascending, then by a fixed tree. */
 #include "cuda/kernels.cuh"
 
-#define HELD 4 /* float4 a thread */
+#define THREADS 256
+#define HELD    4   /* float4 a thread */
 
 __global__ static void norm_kernel(
     const float *x, const uint32_t *rows, uint32_t n, const float *gain, float eps, struct act_rows out)
 {
-    launch_next();
     launch_wait();
     const float4 *row = (const float4 *)(x + (size_t)(rows != NULL ? rows[blockIdx.x] : blockIdx.x) * n);
     const float4 *gains = (const float4 *)gain;
@@ -55,7 +55,6 @@ __global__ static void norm_odd_kernel(
 
 void cuda_norm(struct dev *d, const struct norm_args *a)
 {
-    const uint32_t threads = a->n >= 4096 ? 512 : a->n >= 1024 ? 256 : 128; /* by the width alone: the sum's tree */
-    cuda_launch(d, a->n % 4 == 0 ? norm_kernel : norm_odd_kernel, dim3(a->n_rows), threads, 0, a->x, a->rows, a->n,
+    cuda_launch(d, a->n % 4 == 0 ? norm_kernel : norm_odd_kernel, dim3(a->n_rows), THREADS, 0, a->x, a->rows, a->n,
         a->gain, a->eps, act_rows_of(a->out, a->forms));
 }

@@ -11,16 +11,16 @@ static uint32_t skinny_rows(enum format f)
 {
     switch (f) {
     case FORMAT_F16:
-    case FORMAT_BF16: return 8;
-    case FORMAT_F8: return 16;
-    default: return 64;
+    case FORMAT_BF16: return 4;
+    case FORMAT_F8: return 8;
+    default: return 16;
     }
 }
 
 bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows)
 {
-    const uint32_t most = d->skinny_most != 0 ? d->skinny_most : skinny_rows(m->format);
-    return skinny_has(m->format) && n_rows <= most && m->n_in % 8 == 0;
+    (void)d;
+    return skinny_has(m->format) && n_rows <= skinny_rows(m->format) && m->n_in % 8 == 0;
 }
 
 bool cuda_gives_bf16(const struct matrix *m)
@@ -242,7 +242,7 @@ static void product_skinny(struct dev *d, const struct product *p)
     j.row_bytes = m->row_bytes;
     j.n_in = m->n_in;
     j.n_out = p->n_out;
-    j.act = m->format == FORMAT_BF16 ? p->in->bf16 : p->in->f16;
+    j.act = skinny_act(m->format, p->in);
     j.n_rows = p->n_rows;
     j.out = (float *)p->out;
     j.ldc = p->ldc;
@@ -252,9 +252,11 @@ static void product_skinny(struct dev *d, const struct product *p)
 
 void cuda_product(struct dev *d, const struct product *p)
 {
-    if (!p->bf16_out && cuda_is_skinny(d, p->m, p->n_rows))
+    if (!p->bf16_out && cuda_is_skinny(d, p->m, p->n_rows)) {
         product_skinny(d, p);
-    else if (p->m->format == FORMAT_F32 || p->m->format == FORMAT_F16 || p->m->format == FORMAT_BF16 ||
+        return;
+    }
+    if (p->m->format == FORMAT_F32 || p->m->format == FORMAT_F16 || p->m->format == FORMAT_BF16 ||
              p->m->format == FORMAT_F8)
         product_library(d, p);
     else

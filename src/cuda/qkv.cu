@@ -68,7 +68,6 @@ __device__ static void store_head(const struct skinny_heads &h, const float *hea
 __global__ static void heads_kernel(const __grid_constant__ struct heads_job j)
 {
     extern __shared__ float all_heads[];
-    launch_next();
     launch_wait();
     const struct skinny_heads &h = j.h;
     const uint32_t lane = threadIdx.x % 32, n = h.head_dim, n_all = h.n_heads + 2 * h.n_kv_heads;
@@ -111,6 +110,60 @@ __global__ static void heads_kernel(const __grid_constant__ struct heads_job j)
     }
     for (uint32_t i = lane; i < n; i += 32)
         j.q[((size_t)row * h.n_heads + local) * n + i] = x[i];
+}
+
+/* Heads of 128 that turn whole, from bf16, into a 16-bit cache, without norms: a lane holds elements 2l, 2l+1 and the
+ * two 64 further, so whatever turns together is its own. A warp takes a row and head. */
+__global__ static void heads_128_kernel(const __grid_constant__ struct heads_job j)
+{
+    launch_wait();
+    const struct skinny_heads &h = j.h;
+    const uint32_t lane = threadIdx.x % 32, n_all = h.n_heads + 2 * h.n_kv_heads, row = blockIdx.x;
+    const float *table = h.rope_table + (size_t)h.pos[row] * 128;
+    const uint32_t slot = h.slot[row];
+    const float4 pairs = *(const float4 *)(table + 4 * lane); /* HALVES: pairs 2l and 2l+1 */
+    const float2 low = *(const float2 *)(table + 2 * lane), high = *(const float2 *)(table + 64 + 2 * lane);
+    unsigned char *block = h.blocks + (uint64_t)(slot / h.block_tokens) * h.block_bytes;
+    for (uint32_t head = threadIdx.x / 32; head < n_all; head += blockDim.x / 32) {
+        const uint32_t *from = (const uint32_t *)((const __nv_bfloat16 *)j.in + ((size_t)row * n_all + head) * 128);
+        const uint32_t a = from[lane], b = from[lane + 32];
+        float x0 = __uint_as_float(a << 16), x1 = __uint_as_float(a & 0xffff0000u);
+        float y0 = __uint_as_float(b << 16), y1 = __uint_as_float(b & 0xffff0000u);
+        const bool is_v = head >= h.n_heads + h.n_kv_heads, is_q = head < h.n_heads;
+        if (!is_v && h.rope == ROPE_HALVES) {
+            const float p = x0, q = x1;
+            x0 = p * pairs.x - y0 * pairs.y;
+            y0 = p * pairs.y + y0 * pairs.x;
+            x1 = q * pairs.z - y1 * pairs.w;
+            y1 = q * pairs.w + y1 * pairs.z;
+        } else if (!is_v) {
+            const float p = x0, q = y0;
+            x0 = p * low.x - x1 * low.y;
+            x1 = p * low.y + x1 * low.x;
+            y0 = q * high.x - y1 * high.y;
+            y1 = q * high.y + y1 * high.x;
+        }
+        if (is_q) {
+            float2 *q = (float2 *)(j.q + ((size_t)row * h.n_heads + head) * 128);
+            q[lane] = make_float2(x0, x1);
+            q[lane + 32] = make_float2(y0, y1);
+        } else if (slot != KV_SLOT_NONE) {
+            const uint32_t local = head - h.n_heads - (is_v ? h.n_kv_heads : 0);
+            uint32_t *to = (uint32_t *)(block + (is_v ? h.v_at : h.k_at) +
+                                        ((uint64_t)local * h.block_tokens + slot % h.block_tokens) * h.row_bytes);
+            const bool f16 = h.kv_dtype == DTYPE_F16;
+            to[lane] = f16 ? pack2(__half(), x0, x1) : pack_bf16(x0, x1);
+            to[lane + 32] = f16 ? pack2(__half(), y0, y1) : pack_bf16(y0, y1);
+        }
+    }
+}
+
+static bool is_plain_128(const struct heads_job *j)
+{
+    const struct skinny_heads *h = &j->h;
+    return j->in_bf16 && h->head_dim == 128 && h->rope_dims == 128 && h->rope != ROPE_NONE && j->q_gain == NULL &&
+           j->k_gain == NULL && h->bias[0] == NULL && h->bias[1] == NULL && h->bias[2] == NULL &&
+           (h->kv_dtype == DTYPE_F16 || h->kv_dtype == DTYPE_BF16);
 }
 
 static struct skinny_heads heads_of(const struct batch *b, const struct kv_cache *kv, const struct qkv_args *a)
@@ -156,7 +209,7 @@ static void qkv_skinny(struct dev *d, const struct batch *b, const struct kv_cac
         j.row_bytes = m->row_bytes;
         j.n_in = m->n_in;
         j.n_out = rows;
-        j.act = m->format == FORMAT_BF16 ? a->in->bf16 : a->in->f16;
+        j.act = skinny_act(m->format, a->in);
         j.n_rows = b->n_rows;
         j.out = a->q;
         j.ldc = a->n_heads * a->head_dim;
@@ -212,6 +265,10 @@ void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const s
     j.eps = a->norm_eps;
     j.h = heads_of(b, kv, a);
     const uint32_t n_all = a->n_heads + 2 * a->n_kv_heads;
+    if (is_plain_128(&j)) {
+        cuda_launch(d, heads_128_kernel, dim3(b->n_rows), 512, 0, j);
+        return;
+    }
     cuda_launch(d, heads_kernel, dim3(b->n_rows, (n_all + HEADS_PER_BLOCK - 1) / HEADS_PER_BLOCK), HEADS_PER_BLOCK * 32,
         HEADS_PER_BLOCK * a->head_dim * sizeof(float), j);
 }

@@ -8,9 +8,11 @@ bool skinny_has(enum format format)
 
 void cuda_skinny(struct dev *d, enum format format, const struct skinny_job *j)
 {
-    const uint32_t nt = j->n_rows <= 8 || j->groups != NULL ? 1 : j->n_rows <= 16 ? 2 : 4;
+    const uint32_t nt = j->n_rows <= 8 || j->groups != NULL ? 1 : 2;
     const uint32_t per_tile = j->end == SKINNY_GLU ? 8 : 16, tiles = (j->n_out + per_tile - 1) / per_tile;
-    const dim3 grid(tiles, j->groups != NULL ? j->n_groups : (j->n_rows + 8 * nt - 1) / (8 * nt));
+    /* Plain rows: as many blocks as the chip holds, which walk the tiles. */
+    const uint32_t held = 2 * d->n_sms, blocks = j->groups != NULL || tiles < held ? tiles : held;
+    const dim3 grid(blocks, j->groups != NULL ? j->n_groups : (j->n_rows + 8 * nt - 1) / (8 * nt));
     switch (format) {
     case FORMAT_F16:
     case FORMAT_BF16: skinny_plain(d, format, nt, grid, j); break;

@@ -1,4 +1,4 @@
-/* The kernel behind skinny.h. A block owns 16 output rows; its 8 warps share k between them in slices, each warp
+/* The kernel behind skinny.h. A block takes tiles of 16 output rows, one after the other; its 8 warps share k between them in slices, each warp
  * multiplies 16 weights rows with up to 8 * NT activation rows on the matrix unit (weights as the 16-row operand, so
  * one row of activations costs what eight do), and the 8 sums are joined in ascending order in shared memory.
  *
@@ -193,61 +193,60 @@ __device__ __forceinline__ struct skinny_rows rows_of_block(const struct skinny_
     return r;
 }
 
+/* The two weight rows of a lane in a tile. */
+struct lane_rows {
+    const unsigned char *a, *b;
+};
+
+__device__ __forceinline__ struct lane_rows rows_of_lane(
+    const struct skinny_job &j, uint32_t tile, uint32_t g, uint32_t expert)
+{
+    uint32_t ra, rb;
+    tile_rows(j, tile, g, ra, rb);
+    const unsigned char *second = j.end == SKINNY_GLU ? j.w1 : j.w0;
+    const uint64_t at = expert * j.mat_bytes;
+    const struct lane_rows r = {j.w0 + at + (size_t)min(ra, j.n_out - 1) * j.row_bytes,
+        second + at + (size_t)min(rb, j.n_out - 1) * j.row_bytes};
+    return r;
+}
+
+/* A tile's sums of this warp; one holds its first round and comes back free. */
 template <class F, int NT>
-__global__ void __launch_bounds__(SKINNY_THREADS, 2) skinny_kernel(const __grid_constant__ struct skinny_job j)
+__device__ __forceinline__ void sum_tile(const struct skinny_job &j, const struct lane_rows &w, Round<F, NT> &one,
+    const uint16_t *const act[NT], float acc[NT][4])
 {
     using R = Round<F, NT>;
-    __shared__ float sums[SKINNY_WARPS][NT * 8][SKINNY_STRIDE];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, lane_k = lane % 4 * F::E;
-    const uint32_t n_slices = (j.n_in + R::SLICE - 1) / R::SLICE;
-    uint32_t ra, rb;
-    tile_rows(j, blockIdx.x, g, ra, rb);
-    const uint32_t last = j.n_out - 1;
-    const unsigned char *row_a = j.w0 + (size_t)min(ra, last) * j.row_bytes;
-    const unsigned char *row_b = (j.end == SKINNY_GLU ? j.w1 : j.w0) + (size_t)min(rb, last) * j.row_bytes;
-    R one, two; /* one is multiplied while two travels, and the other way round */
-    uint32_t slice = warp * R::FLIGHT;
-    if (j.groups == NULL) /* which expert is known only when the kernels before are done */
-        one.weights(row_a, row_b, slice, lane_k, j.n_in);
-    launch_next();
-    launch_wait();
-    const struct skinny_rows rows = rows_of_block(j, 8 * NT);
-    if (rows.n == 0)
-        return;
-    if (j.groups != NULL) {
-        row_a += rows.expert * j.mat_bytes;
-        row_b += rows.expert * j.mat_bytes;
-        one.weights(row_a, row_b, slice, lane_k, j.n_in);
-    }
-    const uint16_t *act[NT];
-    for (int n = 0; n < NT; n++) {
-        const uint32_t i = n * 8 + g;
-        uint32_t row = rows.first + i;
-        if (j.groups != NULL && i < rows.n)
-            row = j.order[row] / j.act_share;
-        act[n] = i < rows.n ? (const uint16_t *)j.act + (size_t)row * j.n_in : NULL;
-    }
-    float acc[NT][4] = {};
+    const uint32_t lane_k = threadIdx.x % 4 * F::E, n_slices = (j.n_in + R::SLICE - 1) / R::SLICE;
+    uint32_t slice = threadIdx.x / 32 * R::FLIGHT;
+    R two; /* one is multiplied while two travels, and the other way round */
     one.rows(act, slice, lane_k, j.n_in);
     while (true) {
         const uint32_t next = slice + R::STEP;
         slice = next + R::STEP;
         if (next < n_slices) {
-            two.weights(row_a, row_b, next, lane_k, j.n_in);
+            two.weights(w.a, w.b, next, lane_k, j.n_in);
             two.rows(act, next, lane_k, j.n_in);
         }
         one.multiply(acc);
         if (next >= n_slices)
-            break;
+            return;
         if (slice < n_slices) {
-            one.weights(row_a, row_b, slice, lane_k, j.n_in);
+            one.weights(w.a, w.b, slice, lane_k, j.n_in);
             one.rows(act, slice, lane_k, j.n_in);
         }
         two.multiply(acc);
         if (slice >= n_slices)
-            break;
+            return;
     }
-    const uint32_t t = lane % 4;
+}
+
+/* Join the warps' sums of a tile and do what is to be done with them. */
+template <int NT>
+__device__ __forceinline__ void end_tile(const struct skinny_job &j, uint32_t tile, const struct skinny_rows &rows,
+    const float acc[NT][4], float (*sums)[NT * 8][SKINNY_STRIDE])
+{
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    __syncthreads(); /* the tile before is done with them */
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         sums[warp][n * 8 + 2 * t][g] = acc[n][0];
@@ -257,15 +256,59 @@ __global__ void __launch_bounds__(SKINNY_THREADS, 2) skinny_kernel(const __grid_
     }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < rows.n * 8; i += SKINNY_THREADS) {
-        const uint32_t p = i % 8, column = i / 8;
+        const uint32_t p = i % 8, column = i / 8, at = rows.first + column;
         float a = 0.0f, b = 0.0f;
         for (int w = 0; w < SKINNY_WARPS; w++) {
             a += sums[w][column][p];
             b += sums[w][column][p + 8];
         }
-        tile_rows(j, blockIdx.x, p, ra, rb);
-        const uint32_t at = rows.first + column;
+        uint32_t ra, rb;
+        tile_rows(j, tile, p, ra, rb);
         end_pair(j, j.groups != NULL ? j.order[at] : at, rows.expert, ra, rb, a, b);
+    }
+}
+
+template <class F, int NT>
+__global__ void __launch_bounds__(SKINNY_THREADS, 2) skinny_kernel(const __grid_constant__ struct skinny_job j)
+{
+    using R = Round<F, NT>;
+    __shared__ float sums[SKINNY_WARPS][NT * 8][SKINNY_STRIDE];
+    const uint32_t g = threadIdx.x % 32 / 4, lane_k = threadIdx.x % 4 * F::E, slice = threadIdx.x / 32 * R::FLIGHT;
+    const uint32_t per_tile = j.end == SKINNY_GLU ? 8 : 16, n_tiles = (j.n_out + per_tile - 1) / per_tile;
+    uint32_t tile = blockIdx.x;
+    R one;
+    struct lane_rows w = rows_of_lane(j, tile, g, 0);
+    if (j.groups == NULL) /* which expert is known only when the kernels before are done */
+        one.weights(w.a, w.b, slice, lane_k, j.n_in);
+    launch_wait();
+    const struct skinny_rows rows = rows_of_block(j, 8 * NT);
+    if (rows.n == 0)
+        return;
+    if (j.groups != NULL) {
+        w = rows_of_lane(j, tile, g, rows.expert);
+        one.weights(w.a, w.b, slice, lane_k, j.n_in);
+    }
+    const uint16_t *act[NT];
+    for (int n = 0; n < NT; n++) {
+        const uint32_t i = n * 8 + g;
+        uint32_t row = rows.first + i;
+        if (j.groups != NULL && i < rows.n)
+            row = j.order[row] / j.act_share;
+        act[n] = i < rows.n ? (const uint16_t *)j.act + (size_t)row * j.n_in : NULL;
+    }
+    while (true) {
+        float acc[NT][4] = {};
+        sum_tile<F, NT>(j, w, one, act, acc);
+        const uint32_t next = tile + gridDim.x;
+        if (next < n_tiles) { /* its weights travel while this tile ends */
+            w = rows_of_lane(j, next, g, rows.expert);
+            one.weights(w.a, w.b, slice, lane_k, j.n_in);
+        } else
+            launch_next();
+        end_tile<NT>(j, tile, rows, acc, sums);
+        if (next >= n_tiles)
+            return;
+        tile = next;
     }
 }
 
@@ -273,10 +316,8 @@ template <class F> void skinny_run(struct dev *d, uint32_t nt, dim3 grid, const 
 {
     if (nt == 1)
         cuda_launch(d, skinny_kernel<F, 1>, grid, SKINNY_THREADS, 0, *j);
-    else if (nt == 2)
-        cuda_launch(d, skinny_kernel<F, 2>, grid, SKINNY_THREADS, 0, *j);
     else
-        cuda_launch(d, skinny_kernel<F, 4>, grid, SKINNY_THREADS, 0, *j);
+        cuda_launch(d, skinny_kernel<F, 2>, grid, SKINNY_THREADS, 0, *j);
 }
 
 #endif

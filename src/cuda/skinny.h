@@ -5,8 +5,6 @@
 
 #include "cuda/cuda_int.h"
 
-#define SKINNY_ROWS 32 /* activation rows one block takes at most; more rows are more blocks over the same weights */
-
 enum skinny_end {
     SKINNY_STORE, /* out[t][o] = cap(scale * (y + bias)) */
     SKINNY_ADD,   /* out[t][o] += y + bias */
@@ -52,11 +50,17 @@ struct skinny_job {
     uint32_t act_share, n_groups;
 };
 
+/* The rows that a product with this format reads. */
+static inline const void *skinny_act(enum format format, const struct acts *in)
+{
+    return format == FORMAT_BF16 ? in->bf16 : in->f16;
+}
+
 /* Launch it for a matrix of this format. n_rows is the rows of the step, or the entries of the mixture. */
 void cuda_skinny(struct dev *d, enum format format, const struct skinny_job *j);
 bool skinny_has(enum format format);
 
-/* The families. nt is 1, 2 or 4: blocks of 8 activation rows. */
+/* The families. nt is 1 or 2: blocks of 8 activation rows. */
 void skinny_plain(struct dev *d, enum format format, uint32_t nt, dim3 grid, const struct skinny_job *j);
 void skinny_bytes(struct dev *d, enum format format, uint32_t nt, dim3 grid, const struct skinny_job *j);
 void skinny_nibbles(struct dev *d, enum format format, uint32_t nt, dim3 grid, const struct skinny_job *j);

@@ -23,7 +23,6 @@ void cuda_unpack(struct dev *d, const struct matrix *m, uint32_t first, uint32_t
 
 __global__ static void rows_to_f8_kernel(const __half *in, uint32_t n, unsigned char *out, float *scales)
 {
-    launch_next();
     launch_wait();
     const uint4 *row = (const uint4 *)(in + (size_t)blockIdx.x * n);
     float most = 0.0f;

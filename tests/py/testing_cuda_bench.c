@@ -147,8 +147,8 @@ EXPORT uint64_t quern_bench_weight_bytes(const struct cuda_bench *b)
     return decoder_weight_bytes(b->decoder);
 }
 
-/* One step: n rows of each sequence, the last at position at[s] (or `at` for all). */
-static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger)
+/* One step: n rows of each sequence, the last at position `at`, give or take half of stagger. */
+static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool wait)
 {
     uint32_t *token = b->rows, *pos = token + b->o.rows_max, *seq = pos + b->o.rows_max;
     uint32_t *slot = seq + b->o.rows_max, *out_row = slot + b->o.rows_max, row = 0;
@@ -177,7 +177,21 @@ static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t
         .out_row = out_row,
         .want_best = true};
     TRY(decoder_step(b->decoder, &now, &b->e));
-    return decoder_read_best(b->decoder, b->best, &b->e);
+    return wait ? decoder_read_best(b->decoder, b->best, &b->e) : OK;
+}
+
+/* Seconds of one step when the host only waits after the last: what the card needs for it. */
+EXPORT double quern_bench_stream(
+    struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, uint32_t steps)
+{
+    uint64_t start = 0;
+    for (uint32_t i = 0; i < 3 + steps; i++) {
+        if (i == 3)
+            start = clock_now(&b->clock);
+        if (step(b, n_seqs, n, n == 1 ? at + i : at, stagger, i == 2 || i + 1 == 3 + steps) != OK)
+            return -1.0;
+    }
+    return (double)(clock_now(&b->clock) - start) / 1e9 / steps;
 }
 
 /* Seconds of one step, the median of `steps`; positions advance as in real decoding. Negative on failure. */
@@ -188,7 +202,7 @@ EXPORT double quern_bench_step(
     steps = MIN(steps, (uint32_t)COUNT_OF(times));
     for (uint32_t i = 0; i < warm + steps; i++) {
         const uint64_t start = clock_now(&b->clock);
-        if (step(b, n_seqs, n, n == 1 ? at + i : at, stagger) != OK) {
+        if (step(b, n_seqs, n, n == 1 ? at + i : at, stagger, true) != OK) {
             fprintf(stderr, "%s\n", b->e.text);
             return -1.0;
         }
