@@ -15,7 +15,7 @@ build: ## set up and build the release binary
 	@cmake --build --preset release --target quern quern_made
 
 serve: build ## set up, build, get the default model, serve it with the web page on 127.0.0.1:8000
-	@$(QUERN) pull >/dev/null || echo "The default model could not be fetched; a tiny one that writes nonsense takes its place."
+	@$(QUERN) pull >/dev/null || echo "The default model could not be fetched; a tiny one takes its place."
 	@exec $(QUERN) serve
 
 test: ## set up, build every configuration, run every test

@@ -33,7 +33,8 @@
 /* clang-format off */
 static const char schemas[] =
     "{\"ChatRequest\":{\"type\":\"object\",\"required\":[\"messages\"],\"properties\":{"
-    "\"messages\":{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"required\":[\"role\",\"content\"],"
+    "\"messages\":{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\","
+    "\"required\":[\"role\",\"content\"],"
     "\"properties\":{\"role\":{\"type\":\"string\",\"enum\":[\"system\",\"user\",\"assistant\"]},"
     "\"content\":{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"items\":{\"type\":\"object\","
     "\"required\":[\"type\",\"text\"],\"properties\":{\"type\":{\"type\":\"string\",\"enum\":[\"text\"]},"
@@ -44,7 +45,8 @@ static const char schemas[] =
     SHARED_FIELDS "}},"
     "\"CompletionRequest\":{\"type\":\"object\",\"required\":[\"prompt\"],\"properties\":{"
     "\"prompt\":{\"oneOf\":[{\"type\":\"string\",\"minLength\":1},{\"type\":\"array\",\"items\":{\"type\":\"string\"},"
-    "\"minItems\":1,\"maxItems\":256},{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0},\"minItems\":1},"
+    "\"minItems\":1,\"maxItems\":256},"
+    "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0},\"minItems\":1},"
     "{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0},\"minItems\":1},"
     "\"minItems\":1,\"maxItems\":256}]},"
     WHOLE("max_tokens", 0, 134217728) FLAG("echo") WHOLE("logprobs", 0, 20)
@@ -56,7 +58,8 @@ static const char schemas[] =
     "\"model\":{\"type\":\"string\"},\"tokens\":{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}}}},"
     "\"Error\":{\"type\":\"object\",\"required\":[\"error\"],\"properties\":{\"error\":{\"type\":\"object\","
     "\"required\":[\"message\",\"type\",\"param\",\"code\"],\"properties\":{\"message\":{\"type\":\"string\"},"
-    "\"type\":{\"type\":\"string\"},\"param\":{\"type\":[\"string\",\"null\"]},\"code\":{\"type\":[\"string\",\"null\"]}}}}}}";
+    "\"type\":{\"type\":\"string\"},\"param\":{\"type\":[\"string\",\"null\"]},"
+    "\"code\":{\"type\":[\"string\",\"null\"]}}}}}}";
 /* clang-format on */
 
 static const char *method_word(enum method m)

@@ -175,8 +175,7 @@
 #define HTTP_URI_BYTES_MAX      2048        /* our longest path has 40 bytes, a query fewer than 100 */
 #define HTTP_BODY_BYTES_DEFAULT (8 * MIB)   /* a 128k-token prompt has about 1 MB, escaped three times that */
 #define HTTP_BODY_BYTES_MAX     (64 * MIB)  /* what --max-body-size may be: TEXT_BYTES_MAX */
-#define HTTP_SURPLUS            8 /* times the body limit that a request may send: chunks of one byte have six, the rest is 413 \
-                                   */
+#define HTTP_SURPLUS            8           /* times the body limit that a request may send; 1-byte chunks take six */
 #define HTTP_CONNECTIONS_DEFAULT 10000        /* open at once; an idle one takes about 3 KB */
 #define HTTP_CONNECTIONS_MAX     (256 * 1024) /* a table of 48 bytes each is made at the start */
 #define HTTP_REQUEST_MS          10000 /* for a request to arrive, and the time its bytes take at the next line */

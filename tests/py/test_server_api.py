@@ -30,7 +30,8 @@ def client(quern):
 
 
 def chat(client, **kw):
-    return client.chat.completions.create(**{"model": "tiny-1m-q8_0", "messages": HELLO, "max_tokens": 8, "seed": 1, **kw})
+    kw = {"model": "tiny-1m-q8_0", "messages": HELLO, "max_tokens": 8, "seed": 1, **kw}
+    return client.chat.completions.create(**kw)
 
 
 def test_models_are_listed_and_found(client):
@@ -219,7 +220,8 @@ def test_extras_that_vllm_has(client, quern):
 def test_a_salt_keeps_the_prefix_cache_apart(quern):
     text = "A long speech about nothing in particular, said twice by the same person. " * 2
     def cached(**kw):
-        return quern.post("/v1/completions", prompt=text, max_tokens=1, **kw)[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+        usage = quern.post("/v1/completions", prompt=text, max_tokens=1, **kw)[1]["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"]
     assert cached(cache_salt="mine") == 0
     assert cached(cache_salt="mine") >= 16
     assert cached(cache_salt="yours") == 0
@@ -253,7 +255,7 @@ def test_content_in_parts_is_one_text(quern):
     ({"messages": HELLO, "chat_template": "{{ 1 }}"}, "chat_template"),
     ({"messages": HELLO, "best_of": 2}, "best_of"),
     ({"messages": HELLO, "use_beam_search": True}, "use_beam_search"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
     ({"messages": []}, "messages"),
     ({"messages": "hello"}, "messages"),
     ({}, "messages"),
@@ -336,7 +338,8 @@ def test_metrics_have_vllms_names(quern):
     for name in ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"]:
         assert value(text, name) >= 0
     assert value(text, "vllm:generation_tokens_total") - value(before, "vllm:generation_tokens_total") == 5
-    assert value(text, "vllm:time_to_first_token_seconds_count") > value(before, "vllm:time_to_first_token_seconds_count")
+    count = "vllm:time_to_first_token_seconds_count"
+    assert value(text, count) > value(before, count)
     for name in ["e2e_request_latency_seconds", "inter_token_latency_seconds", "request_queue_time_seconds",
                  "request_prompt_tokens", "request_generation_tokens"]:
         assert f"# TYPE vllm:{name} histogram" in text and f'vllm:{name}_bucket{{{label},le="+Inf"}}' in text

@@ -71,8 +71,9 @@ def default_model():
 
 def test_the_default_model_says_what_run_says(default_model):
     text = "Name three colours."
-    status, answer = default_model.post("/v1/chat/completions", messages=[{"role": "user", "content": text}], max_tokens=16,
-                                        temperature=0, model="smollm2-135m-instruct")
+    messages = [{"role": "user", "content": text}]
+    status, answer = default_model.post("/v1/chat/completions", messages=messages, max_tokens=16, temperature=0,
+                                        model="smollm2-135m-instruct")
     assert status == 200
     run = subprocess.run([quern_bin(), "run", "smollm2-135m-instruct", "-p", text, "--temp", "0", "-n", "16"],
                          capture_output=True, text=True, check=True).stdout

@@ -17,6 +17,8 @@ import pytest
 from server_quern import Quern, read_all, status_of
 
 HELLO = [{"role": "user", "content": "x"}]
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+POST = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +186,7 @@ def test_14_chunks_of_one_byte(quern):
 
 @pytest.mark.parametrize("chunk", [b"zz\r\n", b"-1\r\n", b"0x10\r\n", b"ffffffffffffffffff\r\n", b"1;" + b"a" * 70000])
 def test_14_broken_chunks(quern, chunk):
-    answer = quern.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk,
-                       timeout=2)
+    answer = quern.raw(CHUNKED + chunk, timeout=2)
     assert status_of(answer) in (0, 400, 413)
 
 
@@ -195,8 +196,9 @@ def test_14_no_content_length_is_an_empty_body(quern):
 
 
 def test_14_depth_and_duplicates(quern):
-    for text in [b"[" * 100000, b'{"a":' * 100000, b'{"prompt":' + b"[" * 200 + b"]" * 200 + b"}", b'{"prompt":"a","prompt":"b"}',
-                 b"", b"null", b"[]", b"{", b'"x"', b"\xff\xfe", b'{"prompt":"\xff"}', b'{"prompt":"\\ud800"}', b"\x00"]:
+    for text in [b"[" * 100000, b'{"a":' * 100000, b'{"prompt":' + b"[" * 200 + b"]" * 200 + b"}",
+                 b'{"prompt":"a","prompt":"b"}', b"", b"null", b"[]", b"{", b'"x"', b"\xff\xfe", b'{"prompt":"\xff"}',
+                 b'{"prompt":"\\ud800"}', b"\x00"]:
         status, _, answer = quern.call("/v1/completions", text)
         assert status == 400, (text[:40], answer)
 
@@ -230,18 +232,18 @@ def test_14_slowloris_is_cut_and_others_go_on(quern):
 # ---- 15: smuggling and path tricks ----
 
 @pytest.mark.parametrize("head", [
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 30\r\n\r\n{}",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -2\r\n\r\n{}",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2, 2\r\n\r\n{}",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0x2\r\n\r\n{}",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: \r\n\r\n{}",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
-    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    POST + "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    POST + "Content-Length: 2\r\nContent-Length: 30\r\n\r\n{}",
+    POST + "Content-Length: +2\r\n\r\n{}",
+    POST + "Content-Length: -2\r\n\r\n{}",
+    POST + "Content-Length: 2, 2\r\n\r\n{}",
+    POST + "Content-Length: 0x2\r\n\r\n{}",
+    POST + "Content-Length: \r\n\r\n{}",
+    POST + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
     "GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\r\n folded\r\n\r\n",
     "GET /health HTTP/1.1\r\n Host: localhost\r\n\r\n",
     "GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n",
@@ -272,8 +274,9 @@ def test_15_pipelined_requests_are_answered_one_and_closed(quern):
     assert status_of(answer) == 200 and answer.count(b"HTTP/1.1 ") == 1 and b"Connection: close" in answer
 
 
-@pytest.mark.parametrize("path", ["//v1/models", "/v1//models", "/v1/models/", "/v1%2fmodels", "/V1/models", "/v1/./models",
-                                  "/v1/../v1/models", "/v1/models;x", "/v1/models%00", "/./v1/models", "/v1/models\\x",
+@pytest.mark.parametrize("path", ["//v1/models", "/v1//models", "/v1/models/", "/v1%2fmodels", "/V1/models",
+                                  "/v1/./models", "/v1/../v1/models", "/v1/models;x", "/v1/models%00",
+                                  "/./v1/models", "/v1/models\\x",
                                   "/%76%31/models"])
 def test_15_only_the_exact_path_is_the_route(quern, path):
     answer = quern.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", timeout=3)
@@ -303,7 +306,8 @@ def test_16_every_route_needs_a_key_once_there_are_keys():
         for path in ["/nothing", "/v1", "/v1/chat/completions/", "//v1/models", "/V1/models"]:
             assert q.call(path)[0] == 401, path
         assert q.call("/v1/models", headers={"x-api-key": "second"})[0] == 200
-        twice = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\nAuthorization: Bearer secret\r\n\r\n"
+        twice = ("GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n"
+                 "Authorization: Bearer secret\r\n\r\n")
         assert status_of(q.raw(twice, timeout=3)) == 400
         assert "secret" not in q.log()
 
@@ -314,10 +318,9 @@ def test_18_19_35_nothing_is_fetched_or_opened(quern):
         trap.listen()
         trap.settimeout(0.3)
         url = f"http://127.0.0.1:{trap.getsockname()[1]}/x.png"
-        refused(quern, "/v1/chat/completions",
-                messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}])
-        refused(quern, "/v1/chat/completions",
-                messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}])
+        for where in [url, "file:///etc/passwd"]:
+            part = {"type": "image_url", "image_url": {"url": where}}
+            refused(quern, "/v1/chat/completions", messages=[{"role": "user", "content": [part]}])
         status, _ = quern.post("/v1/chat/completions", max_tokens=2,
                                messages=[{"role": "user", "content": f"![x]({url}) {url} file:///etc/passwd"}])
         assert status == 200
@@ -341,20 +344,22 @@ def test_23_errors_tell_no_addresses_paths_or_places(quern):
 
 
 def test_26_broken_text(quern):
-    for text in [b'{"prompt":"\\u0000\\u0001","max_tokens":1}', '{"prompt":"\U0010ffff\u200d\u202e","max_tokens":1}'.encode()]:
+    for text in [b'{"prompt":"\\u0000\\u0001","max_tokens":1}',
+                 '{"prompt":"\U0010ffff\u200d\u202e","max_tokens":1}'.encode()]:
         assert quern.call("/v1/completions", text)[0] == 200
-    for text in [b'{"prompt":"\xc3\x28"}', b'{"prompt":"\xed\xa0\x80"}', b'{"prompt":"\\udc00x"}', b'{"prompt":"\xf5\x80\x80\x80"}']:
+    for text in [b'{"prompt":"\xc3\x28"}', b'{"prompt":"\xed\xa0\x80"}', b'{"prompt":"\\udc00x"}',
+                 b'{"prompt":"\xf5\x80\x80\x80"}']:
         assert quern.call("/v1/completions", text)[0] == 400
 
 
-INTEGERS = ["n", "max_tokens", "min_tokens", "top_k", "logprobs", "prompt_logprobs", "truncate_prompt_tokens", "priority",
-            "stream_interval", "seed"]
+INTEGERS = ["n", "max_tokens", "min_tokens", "top_k", "logprobs", "prompt_logprobs", "truncate_prompt_tokens",
+            "priority", "stream_interval", "seed"]
 
 
 @pytest.mark.parametrize("field", INTEGERS)
 def test_27_every_integer(quern, field):
     for value in [-1, -2**31, 2**31, 2**32, -2**63, 2**63 - 1, 2**64, 10**30, 0.5, True, "1", [1], {}]:
-        status, _, answer = quern.call("/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1, field: value}).encode())
+        status, _, answer = quern.call("/v1/completions", {"prompt": "x", "max_tokens": 1, field: value})
         assert status in (200, 400), (field, value, answer)
 
 
@@ -363,8 +368,8 @@ def test_34_pages_from_elsewhere_may_not_ask(quern):
     for origin in ["https://evil.example", "null", "http://localhost:1", "http://127.0.0.1.evil.example"]:
         status, head, _ = quern.call("/v1/completions", body, {"Origin": origin})
         assert status == 403 and head["Access-Control-Allow-Origin"] is None
-        status, head, _ = quern.call("/v1/completions", headers={"Origin": origin, "Access-Control-Request-Method": "POST"},
-                                     method="OPTIONS")
+        asks = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        status, head, _ = quern.call("/v1/completions", headers=asks, method="OPTIONS")
         assert status == 403 and head["Access-Control-Allow-Origin"] is None
     assert quern.call("/v1/completions", body, {"Origin": quern.url})[0] == 200
     for host in ["evil.example", "evil.example:8000", "localhost.evil.example"]:  # DNS rebinding
@@ -412,7 +417,7 @@ def test_random_bytes_leave_the_server_alone(quern):
 
 def test_clients_that_do_not_read_stop_only_themselves(quern):
     """A stream whose reader sleeps is paused; others go on, and nothing piles up."""
-    body = json.dumps({"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True, "n": 4, "logprobs": 20}).encode()
+    body = json.dumps({"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True, "n": 4, "logprobs": 20})
     sleepers = []
     for _ in range(4):
         s = socket.socket()
@@ -434,7 +439,8 @@ def test_memory_returns_after_a_storm(quern):
             for i in range(n):
                 try:
                     with socket.create_connection(("127.0.0.1", quern.port), timeout=5) as s:
-                        s.sendall(raw_post(json.dumps({"prompt": "a " * 100, "max_tokens": 40, "stream": i % 2 == 0}).encode()))
+                        body = {"prompt": "a " * 100, "max_tokens": 40, "stream": i % 2 == 0}
+                        s.sendall(raw_post(json.dumps(body)))
                         if i % 3:
                             s.recv(100)
                 except OSError:

@@ -94,8 +94,8 @@ def test_budgets_cannot_be_overshot(key_file):
     path = key_file([{"name": "b", "keys": [digest("b")], "tokens_per_min": 400}])
     with Quern("--key-file", path) as q:
         for _ in range(6):
-            status, _, body = q.call("/v1/completions", {"prompt": "x", "max_tokens": 300, "stop": [" ", "e", "a", "\n"]},
-                                     {"Authorization": "Bearer b"})
+            asked = {"prompt": "x", "max_tokens": 300, "stop": [" ", "e", "a", "\n"]}
+            status, _, body = q.call("/v1/completions", asked, {"Authorization": "Bearer b"})
             assert status == 200, body
 
 
@@ -351,7 +351,8 @@ def test_a_full_queue_answers_429_with_a_time():
         seen = set()
         deadline = time.time() + 10
         while 429 not in seen and time.time() < deadline:
-            status, head, body = q.call("/v1/chat/completions", {"messages": HELLO, "max_tokens": 400, "ignore_eos": True})
+            asked = {"messages": HELLO, "max_tokens": 400, "ignore_eos": True}
+            status, head, body = q.call("/v1/chat/completions", asked)
             seen.add(status)
             if status == 429:
                 assert int(head["Retry-After"]) >= 1 and body["error"]["type"] == "rate_limit_error"
@@ -363,7 +364,8 @@ def test_a_full_queue_answers_429_with_a_time():
 def open_stream_quietly(q):
     text = json.dumps(stream_body(400)).encode()
     s = socket.create_connection(("127.0.0.1", q.port), timeout=30)
-    s.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
+    s.sendall(head.encode() + text)
     return s
 
 
