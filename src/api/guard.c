@@ -281,7 +281,7 @@ static void on_input(struct evbuffer *in, const struct evbuffer_cb_info *info, v
         scan_added(k, in, info->orig_size - info->n_deleted, info->n_added);
     if (k->is_broken || now - k->t_first_ns > allowed_ns ||
         k->n_bytes > HTTP_SURPLUS * body_max + HTTP_HEAD_BYTES_MAX ||
-        evbuffer_get_length(in) > body_max + 4 * (uint64_t)HTTP_HEAD_BYTES_MAX)
+        evbuffer_get_length(in) > 2 * body_max + 4 * (uint64_t)HTTP_HEAD_BYTES_MAX)
         cut(n, bev);
 }
 

@@ -10,6 +10,7 @@
 #include "api/api_int.h"
 
 #include <arpa/inet.h>
+#include <event2/buffer.h>
 #include <event2/http_struct.h>
 #include <event2/keyvalq_struct.h>
 #include <string.h>
@@ -89,6 +90,10 @@ bool http_audit(struct call *c, struct evhttp_request *req, struct api_error *ae
         return api_fail(ae, 400, NULL, "a body where there can be none");
     if (!reads_body && type != EVHTTP_REQ_HEAD)
         return api_fail(ae, 405, NULL, "an unknown method");
+    const size_t n_body = evbuffer_get_length(evhttp_request_get_input_buffer(req));
+    if (n_body > c->s->o.body_max)
+        return api_fail(
+            ae, 413, NULL, "the body has %zu bytes; the limit is %llu", n_body, (unsigned long long)c->s->o.body_max);
     return audit_uri(evhttp_request_get_uri(req), ae);
 }
 

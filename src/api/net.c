@@ -119,7 +119,7 @@ static enum err open_http(struct net *n, struct error *e)
     if (n->http == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for the HTTP server");
     evhttp_set_max_headers_size(n->http, HTTP_HEAD_BYTES_MAX);
-    evhttp_set_max_body_size(n->http, (ev_ssize_t)s->o.body_max);
+    evhttp_set_max_body_size(n->http, (ev_ssize_t)(2 * s->o.body_max)); /* up to there the 413 is our own */
     evhttp_set_flags(n->http, EVHTTP_SERVER_LINGERING_CLOSE); /* a body that is too large is read, then told so */
     evhttp_set_timeout(n->http, HTTP_IDLE_S);
     evhttp_set_allowed_methods(n->http, 0xffff); /* what we do not take is told so by ourselves */
