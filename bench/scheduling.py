@@ -133,7 +133,8 @@ def section_blocks():
         rows.append([block, f"{100 * (1 - r['used'] / r['held']):.2f}%", f"{100 * r['hit_rate']:.1f}%",
                      f"{cost.group(1) if cost else '?'}"])
     rows.append(["prompt + max_tokens reserved", f"{100 * (1 - last['used'] / last['reserved']):.2f}%", "-", "-"])
-    rows.append(["the longest context reserved (8,192)", f"{100 * (1 - last['used'] / last['longest']):.1f}%", "-", "-"])
+    longest = f"{100 * (1 - last['used'] / last['longest']):.1f}%"
+    rows.append(["the longest context reserved (8,192)", longest, "-", "-"])
     return table(
         ["block size", "KV slots held and not used", "hit rate", "us per step (256 sequences at 4,096)"], rows)
 
@@ -249,8 +250,8 @@ def section_cpu():
     if model is None:
         return "The default model is not in the cache: `quern pull` first."
     machine = {"model": model, "context": 8192, "seqs": 16, "budget": 512, "blocks": 2048, "prefix": 0}
-    tail = long_tail(48, 32, 32, 512)
-    uniform = [(0.0, 32, 64, 0, None)] * 48
+    tail = long_tail(192, 32, 32, 512)
+    uniform = [(0.0, 32, 64, 0, None)] * 64
     speed = {b: [run(w, batching=b, **machine)["out_tok_s"] for w in (tail, uniform)] for b in ("continuous", "static")}
     parts = [table(["batching", "tok/s, long tail", "tok/s, uniform"],
                    [[b, f"{s[0]:.0f}", f"{s[1]:.0f}"] for b, s in speed.items()]),
