@@ -2,12 +2,13 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 
 import pytest
 
-from cli_models import REPO, llama_fields, llama_tensors, quern, quern_bin, write_gguf
+from cli_models import F16, REPO, llama_fields, llama_tensors, quern, quern_bin, write_gguf
 
 TINY = REPO / "tests" / "data" / "tiny"
 GOLDEN = "Indeed, I should do, or think to\n"  # by the plain C kernels, greedily
@@ -124,6 +125,22 @@ def test_what_cannot_be_is_refused_in_a_sentence(tmp_path):
     fails(quern("run", "tiny", "--kv-cache-dtype", "q8_0", "--cpu-variant", "abacus", "-p", "x"), 1, "abacus")
     bad = write_gguf(tmp_path / "m.gguf", llama_fields(arch="mamba"), llama_tensors())
     fails(quern("run", bad, "-p", "x"), 1, "mamba")
+
+
+@pytest.mark.parametrize("verb", [("run", "-p", "x"), ("score",)])
+def test_model_larger_than_memory_is_refused_before_any_work(tmp_path, verb):
+    """A sparse file whose weights are half as much again as the machine has; nothing of them may be read."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    shape = dict(hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=96)
+    each = 2 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672)
+    layers = min(512, 3 * memory // 2 // each + 1)
+    path = write_gguf(tmp_path / "huge.gguf", llama_fields(layers=layers, context=4096, **shape),
+                      llama_tensors(layers=layers, weight=F16, **shape))
+    more = [] if layers < 512 else ["--memory", str(layers * each // 2)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    fails(quern(verb[0], path, *verb[1:], *more, input="x"), 1, "for its weights", "there are")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2  # seconds of work
 
 
 def test_memory_decides_the_context():
