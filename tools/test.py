@@ -26,7 +26,7 @@ import xml.etree.ElementTree as ET
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 JOBS = os.cpu_count() or 2
-THREADED = "^(base|cpu|model|engine|api)/"  # the rooms that start threads, or are driven by several: TSan looks at these
+THREADED = "^(base|cpu|model|engine|api)/"  # rooms that start threads or are driven by several: TSan looks at these
 
 
 class Tally:
