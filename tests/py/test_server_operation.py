@@ -380,3 +380,18 @@ def test_two_network_threads_serve_alike():
         for t in threads:
             t.join()
         assert len(answers) == 16 and len(set(answers)) == 1
+
+
+@pytest.mark.parametrize("n", [40, 520, 600, 700, 850])
+def test_an_allocation_that_fails_is_an_answer(n):
+    """The Nth allocation of our own fails: the start is refused in a sentence, or a request is told 503."""
+    q = Quern("--fault", f"alloc:{n}", wait=False)
+    assert q.ready.wait(30)
+    if q.url is None:
+        assert q.process.wait(20) == 1 and "error" in q.log()
+        return
+    with q:
+        for i in range(6):
+            status, _, answer = q.call("/v1/chat/completions", {"messages": HELLO, "max_tokens": 3, "stream": i % 2 == 0})
+            assert status in (200, 503), answer
+        assert q.post("/v1/completions", prompt="x", max_tokens=1)[0] == 200
