@@ -3,7 +3,7 @@
  * it costs is taken from the server.
  *
  *     quern_load WORKLOAD --port N [--clients N] [--requests N] [--tokens N] [--seed N] [--ids FILE] [--vocab N]
- *                [--step-ms N] [--pid N] [--timeout S]
+ *                [--allow ID,ID...] [--step-ms N] [--pid N] [--timeout S]
  *
  *   mixed      prompts of 64 to 1024 tokens, answers of 16 to 256, both evenly spread over their logarithm
  *   shared     1,024 tokens that all have in common, 32 of their own, answers of 32
@@ -17,7 +17,8 @@
  * --step-ms apart. Every event names how many tokens its stream has had, so once it is known which step made a stream's
  * first token, each later token's step is known too. A token's delay is the time since the first token of its step
  * arrived anywhere; so what delays all streams alike is not in it, and the time between tokens beside it shows that.
- * --pid: the resident memory of that process before the first connection and at its largest after it. */
+ * Tokens without text of their own come with the next one: --allow names those that the server may make. --pid: the
+ * resident memory of that process before the first connection and at its largest after it. */
 #include "load.h"
 
 #include "base/clock.h"
@@ -76,7 +77,7 @@ struct load {
     enum workload what;
     struct sockaddr_in address;
     uint64_t n_clients, n_requests, n_tokens, seed, vocab, step_ms, pid, timeout_s;
-    const char *ids_path;
+    const char *ids_path, *allow;
     uint32_t *ids, n_ids;
     struct job *jobs;
     struct client *clients;
@@ -195,6 +196,8 @@ static void write_request(struct client *c)
     if (l->what != REQUESTS)
         buf_addf(b, ",\"stream\":true,\"stream_options\":{\"include_usage\":true%s}",
             l->what == STREAMS ? ",\"continuous_usage_stats\":true" : "");
+    if (l->allow != NULL)
+        buf_addf(b, ",\"allowed_token_ids\":[%s]", l->allow);
     buf_addf(b, "}");
     const int n = snprintf(head, sizeof head,
         "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: "
@@ -470,10 +473,11 @@ static enum err read_args(struct load *l, int argc, char **argv, struct error *e
         size_t k = 0;
         for (; k < COUNT_OF(numbers) && strcmp(argv[i], numbers[k].name) != 0; k++)
             ;
-        if (i + 1 == argc || (k == COUNT_OF(numbers) && strcmp(argv[i], "--ids") != 0))
+        if (i + 1 == argc ||
+            (k == COUNT_OF(numbers) && strcmp(argv[i], "--ids") != 0 && strcmp(argv[i], "--allow") != 0))
             return FAIL(e, ERR_INVALID, "argument %s is not known or has no value", argv[i]);
         if (k == COUNT_OF(numbers))
-            l->ids_path = argv[i + 1];
+            *(strcmp(argv[i], "--ids") == 0 ? &l->ids_path : &l->allow) = argv[i + 1];
         else if ((*numbers[k].to = strtoull(argv[i + 1], NULL, 10)) > numbers[k].max)
             return FAIL(e, ERR_INVALID, "argument %s is over %llu", argv[i], (unsigned long long)numbers[k].max);
     }
