@@ -11,7 +11,7 @@ packages=(build-essential cmake ninja-build pkg-config git ca-certificates
           libpcre2-dev libjansson-dev libxxhash-dev libutf8proc-dev libcurl4-openssl-dev libssl-dev zlib1g-dev
           libevent-dev libcmocka-dev python3-venv)
 if [ "$what" = test ]; then
-    packages+=(clang libclang-rt-14-dev llvm clang-format clang-tidy cppcheck man-db groff zsh bash-completion
+    packages+=(clang libclang-rt-14-dev llvm clang-format clang-tidy cppcheck man-db groff zsh bash-completion curl
                chromium)
 fi
 
