@@ -1,4 +1,4 @@
-"""What the writers of the goldens (golden_llama.py, golden_exact.py) and their reader (test_model_llama.py) agree on."""
+"""What the writer of llama.cpp's goldens (golden_llama.py) and their reader (test_model_llama.py) agree on."""
 import numpy as np
 
 # Left out: what llama.cpp computes otherwise or its files cannot say. It ignores the windows of Mistral and Phi, takes

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""Write tests/golden/llama_tiny.npz and llama_default.npz: what llama.cpp (through llama-cpp-python) computes.
+"""Write tests/golden/llama_tiny.npz, llama_default.npz and exact_default.npz: what llama.cpp (through llama-cpp-python)
+computes.
 
 tiny     logits of the reference models that llama.cpp can load, in F32 per architecture and in every weight type
 default  the default model over 8,192 tokens of quern's own documents and its licence, in four windows of 2,048: the
          ids, llama.cpp's choice at each position, its margin over the runner-up, the log-probability of the token that
          follows, and a sample of raw logits
+exact    the same without the sample, on a copy of the model whose 4-bit weights are written as the f32 numbers they
+         stand for, with an F32 cache: no input of a product is rounded then, and what remains is float rounding. Also
+         the eight best ids, and their logits, after the question about the capital of France
 
-    golden_llama.py OUT_FOLDER DEFAULT_MODEL.gguf
+    golden_llama.py OUT_FOLDER DEFAULT_MODEL.gguf          all three
+    golden_llama.py OUT_FOLDER DEFAULT_MODEL.gguf exact    the last, on the ids of the second as it is
 
 tools/goldens.sh makes an environment with llama-cpp-python and runs this.
 """
@@ -15,13 +20,14 @@ import pathlib
 import sys
 import tempfile
 
+import gguf
 import llama_cpp
 import numpy as np
 
 import reference_models
 import reference_quants
-from golden_cases import (DEFAULT_SAMPLE, LLAMA_CASES, TINY_ROWS, TINY_TOKENS, WINDOW, WINDOWS, best_and_margin,
-                          log_probabilities, sample_rows)
+from golden_cases import (DEFAULT_SAMPLE, FRANCE_IDS, LLAMA_CASES, TINY_ROWS, TINY_TOKENS, WINDOW, WINDOWS,
+                          best_and_margin, log_probabilities, sample_rows)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -77,7 +83,45 @@ def default(out, path):
                         log_prob=np.stack(log_prob).astype(np.float32), sample=np.stack(sample))
 
 
+def write_expanded(source, target):
+    """The same model with weights as f32."""
+    file, out = gguf.GGUFReader(source), gguf.GGUFWriter(target, "llama")
+    for field in file.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            kind = field.types[0]
+            more = {"sub_type": field.types[-1]} if kind == gguf.GGUFValueType.ARRAY else {}
+            out.add_key_value(field.name, field.contents(), kind, **more)
+    for tensor in file.tensors:
+        out.add_tensor(tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def exact(folder, path):
+    windows = np.load(folder / "llama_default.npz")["ids"].reshape(WINDOWS, WINDOW)
+    best, margin, log_prob = [], [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        expanded = pathlib.Path(scratch) / "f32.gguf"
+        write_expanded(path, expanded)
+        france = logits_of(expanded, FRANCE_IDS, llama_cpp.GGML_TYPE_F32, 256, threads=1)[-1]
+        top = np.argsort(-france)[:8]
+        print("exact: behind the question", [(int(i), round(float(france[i]), 3)) for i in top], flush=True)
+        for window in windows:
+            logits = logits_of(expanded, window, llama_cpp.GGML_TYPE_F32, WINDOW, threads=1)
+            b, m = best_and_margin(logits)
+            best.append(b.astype(np.uint16))
+            margin.append(m.astype(np.float16))
+            log_prob.append(log_probabilities(logits[:-1], window[1:]).astype(np.float32))
+            print("exact: perplexity", float(np.exp(-log_prob[-1].mean(dtype=np.float64))), flush=True)
+    np.savez_compressed(folder / "exact_default.npz", best=np.concatenate(best), margin=np.concatenate(margin),
+                        log_prob=np.stack(log_prob), france_ids=top.astype(np.uint16), france=france[top])
+
+
 if __name__ == "__main__":
-    folder = pathlib.Path(sys.argv[1])
-    tiny(folder / "llama_tiny.npz")
-    default(folder / "llama_default.npz", sys.argv[2])
+    golden, model = pathlib.Path(sys.argv[1]), sys.argv[2]
+    if sys.argv[3:] != ["exact"]:
+        tiny(golden / "llama_tiny.npz")
+        default(golden / "llama_default.npz", model)
+    exact(golden, model)
