@@ -56,11 +56,11 @@ void answer_usage(const struct generation *g, struct buf *out)
         for (uint32_t k = 0; k < r->n_choices && !g->echo_only; k++)
             output += atomic_load_explicit(&r->choices[k].n_out, memory_order_acquire);
     }
+    const uint64_t total = prompt + output;
     buf_addf(out,
         "{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
         "\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
-        (unsigned long long)prompt, (unsigned long long)output, (unsigned long long)(prompt + output),
-        (unsigned long long)cached);
+        (unsigned long long)prompt, (unsigned long long)output, (unsigned long long)total, (unsigned long long)cached);
 }
 
 /* ---- tokens ---- */

@@ -497,14 +497,15 @@ static void run_route(struct call *c, struct evhttp_request *req)
     }
     struct api_error missing = {0};
     const bool found = find_route(c, path, method_of(req), &missing);
-    if ((!found || !c->route->open) && !http_authenticate(c, req, &ae))
-        call_reply_error(c, &ae);
-    else if (!found)
-        call_reply_error(c, &missing);
-    else if (!check_phase(c, &ae))
-        call_reply_error(c, &ae);
-    else
+    bool may = (found && c->route->open) || http_authenticate(c, req, &ae);
+    if (may && !found) { /* told only to those who may ask at all */
+        may = false;
+        ae = missing;
+    }
+    if (may && check_phase(c, &ae))
         c->route->run(c);
+    else
+        call_reply_error(c, &ae);
 }
 
 void call_open(struct net *n, struct evhttp_request *req)

@@ -62,10 +62,13 @@ void route_chat(struct call *c)
     struct api_error ae = {0};
     json_t *doc = NULL;
     struct fields *f = mem_zalloc(sizeof *f);
-    bool ok = f != NULL || api_fail_err(&ae, &(struct error){.code = ERR_NOMEM}, NULL);
-    ok = ok && call_json(c, &doc, &ae) && start_chat(c, doc, f, &ae);
-    if (f != NULL)
+    bool ok = false;
+    if (f == NULL)
+        api_fail_err(&ae, &(struct error){.code = ERR_NOMEM}, NULL);
+    else {
+        ok = call_json(c, &doc, &ae) && start_chat(c, doc, f, &ae);
         fields_fini(f);
+    }
     mem_free(f);
     json_decref(doc);
     if (!ok)

@@ -123,7 +123,7 @@ static bool is_address(struct str s)
 
 static bool same_word(struct str s, const char *word)
 {
-    return s.n == strlen(word) && strncasecmp(s.p, word, s.n) == 0;
+    return s.n > 0 && s.n == strlen(word) && strncasecmp(s.p, word, s.n) == 0;
 }
 
 bool http_check_host(struct call *c, struct evhttp_request *req, struct api_error *ae)

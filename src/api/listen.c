@@ -52,7 +52,7 @@ static bool is_loopback(const struct sockaddr *a)
 /* Now the port is known even when any would do. */
 static void write_url(struct server *s, const char *host, int fd)
 {
-    struct sockaddr_storage a;
+    struct sockaddr_storage a = {0};
     socklen_t n = sizeof a;
     char port[16] = "?";
     if (getsockname(fd, (struct sockaddr *)&a, &n) == 0) {

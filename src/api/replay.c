@@ -243,13 +243,13 @@ void route_stream(struct call *c)
     char *end = NULL;
     const uint64_t n = from.n > 0 && from.p[0] != '-' ? strtoull(text, &end, 10) : 0;
     struct reader *rd = mem_zalloc(sizeof *rd);
-    if (from.p != NULL && (end == NULL || *end != '\0'))
-        api_fail(&ae, 400, "from", "'from' must be the number of an event");
-    else if (rd == NULL)
+    if (rd == NULL)
         api_fail_err(&ae, &(struct error){.code = ERR_NOMEM}, NULL);
+    else if (from.p != NULL && (end == NULL || *end != '\0'))
+        api_fail(&ae, 400, "from", "'from' must be the number of an event");
     else if ((rd->r = find(c->s, c->path_id, c->tenant)) == NULL)
         api_fail(&ae, 404, NULL, "there is no such stream, or it was not resumable, or it is gone");
-    if (ae.status != 0) {
+    if (rd == NULL || ae.status != 0) {
         mem_free(rd);
         call_reply_error(c, &ae);
         return;
