@@ -145,7 +145,7 @@
 #define ENGINE_TABLE_MAX        (16u << 20)  /* block table entries of one plan: 64 MB */
 #define SERVING_CONTEXT_DEFAULT 32768     /* tokens of a sequence unless more is asked for: tables are made for them */
 #define SERVING_POOL_BYTES_MAX  (4 * GIB) /* KV cache unless more is asked for: the machine has other work */
-#define SERVING_OUT_MIN         64u /* rows of a step with logits: chunks of prompts whose log-probabilities are wanted */
+#define SERVING_OUT_MIN         64u /* rows of a step with logits: prompts whose log-probabilities are wanted */
 #define REPLAY_BLOCKS_MAX       (1u << 20)          /* of the recorded engine: 100 MB of bookkeeping */
 #define REPLAY_TABLES_MAX       (1u << 26)          /* entries of all its block tables: 256 MB */
 #define REPLAY_CONTEXT_MAX      (1u << 24)          /* tokens of one of its sequences */

@@ -392,6 +392,7 @@ def test_an_allocation_that_fails_is_an_answer(n):
         return
     with q:
         for i in range(6):
-            status, _, answer = q.call("/v1/chat/completions", {"messages": HELLO, "max_tokens": 3, "stream": i % 2 == 0})
+            asked = {"messages": HELLO, "max_tokens": 3, "stream": i % 2 == 0}
+            status, _, answer = q.call("/v1/chat/completions", asked)
             assert status in (200, 503), answer
         assert q.post("/v1/completions", prompt="x", max_tokens=1)[0] == 200
