@@ -11,8 +11,8 @@
  * (kv_slot = KV_SLOT_NONE in a captured graph's bucket) are computed like any other and write no KV.
  *
  * Activations travel between ops as struct acts: rows of f32, plus, where a following product has quantised weights,
- * the same rows as integers in groups. The producer makes the forms that its consumers asked for (weight.wants), so a row is
- * quantised once however many products read it. What a form looks like inside is the backend's business.
+ * the same rows as integers in groups. The producer makes the forms that its consumers asked for (weight.wants), so a
+ * row is quantised once however many products read it. What a form looks like inside is the backend's business.
  *
  * Calls return at once on an asynchronous device and never fail by themselves: shapes, dtypes and capacities are
  * checked when weights are bound and buffers made. A device fault is sticky and comes out of dev_wait.

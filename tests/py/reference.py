@@ -5,8 +5,8 @@ keeps no cache and cuts nothing into blocks: whole matrices, a whole mask, one s
 the same numbers, so this one reference serves both forms.
 
 With `bits` the inputs of matrix products are rounded to that many bits in groups of 32, with 16 as quern documents it
-for quantised weights (src/cpu/cpu.h); routers, which stay F32, take exact ones. What remains then is again float rounding, and now
-and then an input that falls on the other side of a half.
+for quantised weights (src/cpu/cpu.h); routers, which stay F32, take exact ones. What remains then is again float
+rounding, and now and then an input that falls on the other side of a half.
 
 `faults` plants an error by name, so that a test can show that its tolerance would notice:
     swapped_heads  position  rope_base  window  attn_softcap  final_softcap  eps  plus_one  experts  qk_norm  bias
