@@ -61,8 +61,8 @@ def limits(lib):
     out = (ctypes.c_double * 3)()
     if lib.quern_bench_limits(out) != 0:
         sys.exit("the card could not be measured")
-    print(f"limits: reading {out[0] / 1e12:.2f} TB/s, bf16 {out[1] / 1e12:.0f} TFLOP/s, fp8 {out[2] / 1e12:.0f} TFLOP/s",
-          flush=True)
+    print(f"limits: reading {out[0] / 1e12:.2f} TB/s, bf16 {out[1] / 1e12:.0f} TFLOP/s, "
+          f"fp8 {out[2] / 1e12:.0f} TFLOP/s", flush=True)
     return tuple(out)
 
 
@@ -120,8 +120,8 @@ def print_row(row):
     name, rate, seconds, share, bar, kv_share, alone = row
     mark = "" if bar is None else "ok" if rate >= bar else "MISS"
     more = f"  KV read at {100 * kv_share:.0f}% of the limit" if kv_share else ""
-    print(f"{name:26} {rate:9.0f} tok/s {1e3 * seconds:8.3f} ms ({1e3 * alone:.3f} on the card) {100 * share:4.0f}% of the limit  "
-          f"{'bar ' + str(bar) if bar else '':10} {mark}{more}", flush=True)
+    print(f"{name:26} {rate:9.0f} tok/s {1e3 * seconds:8.3f} ms ({1e3 * alone:.3f} on the card) "
+          f"{100 * share:4.0f}% of the limit  {'bar ' + str(bar) if bar else '':10} {mark}{more}", flush=True)
 
 
 def run_products(lib, card):

@@ -23,8 +23,8 @@ sys.path.insert(0, str(ROOT / "tests" / "py"))
 import quern_ops as ops  # noqa: E402
 from quern_model import Model  # noqa: E402
 
-# Activations are rounded to f16 (bf16 beside BF16 weights), and sums are f32. Q4_K's scales are rounded to f16 too. F8 products of many rows round them to
-# e4m3 as well: 3 bits and a half, so 2.6% each, and random over a row.
+# Activations are rounded to f16 (bf16 beside BF16 weights), and sums are f32. Q4_K's scales are rounded to f16 too.
+# F8 products of many rows round activations to e4m3 as well: 3 bits and a half, so 2.6% each, and random over a row.
 PRODUCTS = {"F32": 1e-5, "F16": 1e-3, "BF16": 4e-3, "Q8_0": 1e-3, "Q4_0": 1e-3, "Q4_1": 1e-3, "Q4_K": 2e-3,
             "Q6_K": 1e-3, "Q5_K": 1e-3}
 F8 = 4.5e-2

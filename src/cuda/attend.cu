@@ -2,6 +2,8 @@
  * When every sequence has one row no tiles of rows exist, and the second launch is left out. */
 #include "cuda/attend.cuh"
 
+#define AHEAD_BYTES ((uint64_t)24 << 20)
+
 static bool has_tiles(const struct attend_args *a)
 {
     const uint32_t n = a->head_dim, per_kv = a->n_heads / a->n_kv_heads;
@@ -53,6 +55,7 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     j.parts = d->parts;
     j.part_sums = d->parts + (size_t)PARTS_MAX * a->n_heads * a->head_dim;
     j.arrived = d->arrived;
+    j.ahead = cuda_ahead(d, b->n_rows, AHEAD_BYTES);
     attend_plan(d, b, j.per_kv, j.n_kv_heads, attend_tile_rows(a->head_dim, j.per_kv));
     attend_decode(d, b, &j);
     if (b->n_rows > b->n_seqs)

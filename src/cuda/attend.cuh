@@ -14,7 +14,7 @@
  * side; the others are cut into tiles of rows. */
 struct plan_item {
     uint32_t seq, part, n_parts;
-    uint32_t slot; /* of (row 0, part 0) in dev.parts; row r of part p is at slot + p * n_rows + r */
+    uint32_t slot;      /* of (row 0, part 0) in dev.parts; row r of part p is at slot + p * n_rows + r */
     struct batch_seq s; /* a copy, so that a block finds all it needs in one place */
 };
 
@@ -42,6 +42,7 @@ struct attend_job {
     float *parts, *part_sums; /* [PARTS_MAX][heads][D]; [PARTS_MAX][heads][2]: maximum, sum */
     uint32_t *arrived;        /* [seq][kv heads] */
     struct act_rows out;      /* [T][heads * D] */
+    struct ahead ahead;
 };
 
 /* The first byte of position p's key row (and of its 15 neighbours' behind it), p a multiple of 16. */

@@ -34,7 +34,8 @@ template <typename T, int D> struct Decode {
     using Shape = DecodeShape<D>;
 
     /* Ask for a group's keys and values; positions that do not exist are zeros, so that nothing foreign is touched. */
-    static __device__ __forceinline__ void fetch(const struct attend_job &j, const struct part_work &w, T *to, uint32_t p)
+    static __device__ __forceinline__ void fetch(
+        const struct attend_job &j, const struct part_work &w, T *to, uint32_t p)
     {
         const uint32_t lane = threadIdx.x % 32;
         if (p < w.hi) {
@@ -131,8 +132,8 @@ template <typename T, int D> struct Decode {
 
     /* The warps' results of a part into shared memory, scaled to their common maximum. Returns nothing: room[w][r][D]
      * and stats[w][r] = {maximum, sum}. */
-    static __device__ __forceinline__ void share(float top[2], float sum[2], float out[D / 8][4], float *room,
-        float (*stats)[PACK][2], uint32_t n_all)
+    static __device__ __forceinline__ void share(
+        float top[2], float sum[2], float out[D / 8][4], float *room, float (*stats)[PACK][2], uint32_t n_all)
     {
         const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -157,8 +158,7 @@ template <typename T, int D> struct Decode {
             float *to = room + ((size_t)warp * PACK + r) * D + 2 * t;
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
-                *(float2 *)(to + 8 * n) =
-                    make_float2(out[n][2 * half] * factor, out[n][2 * half + 1] * factor);
+                *(float2 *)(to + 8 * n) = make_float2(out[n][2 * half] * factor, out[n][2 * half + 1] * factor);
         }
         __syncthreads();
     }
@@ -263,8 +263,9 @@ __device__ static bool work_of(
     return item.part >= w.first_part;
 }
 
-template <typename T, int D> __device__ void decode_part(const struct attend_job &j, const struct plan_item &item,
-    const struct part_work &w, T *memory, float (*stats)[PACK][2])
+template <typename T, int D>
+__device__ void decode_part(const struct attend_job &j, const struct plan_item &item, const struct part_work &w,
+    T *memory, float (*stats)[PACK][2])
 {
     using S = Decode<T, D>;
     using Shape = DecodeShape<D>;
@@ -298,6 +299,7 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__
 {
     extern __shared__ uint4 memory[];
     __shared__ float stats[WARPS][PACK][2];
+    look_ahead(j.ahead, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS);
     launch_wait();
     const uint32_t n = j.plan->n_items * j.n_kv_heads, split = j.plan->split;
     struct plan_item next = j.plan->items[blockIdx.x / j.n_kv_heads]; /* whatever it is when there is none */

@@ -4,7 +4,7 @@
 #define THREADS     1024
 #define SPLIT_LEAST 64
 #define SPLIT_FREE  1024 /* where the search for a length starts when it may depend on the batch */
-#define ROUNDS      16   /* parts per block of the decode kernel, at most */
+#define ROUNDS      8    /* parts per block of the decode kernel, at most */
 
 /* Exclusive sum over the block; total in every thread. */
 __device__ static uint32_t scan(uint32_t x, uint32_t &total)
@@ -94,8 +94,8 @@ void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t
     const uint32_t least = 3 * d->n_sms / n_kv_heads;
     if (d->planned_version == d->batch_version && d->planned_per_kv == per_kv)
         return;
-    cuda_launch(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile,
-        d->deterministic, least, d->plan);
+    cuda_launch(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile, d->deterministic, least,
+        d->plan);
     d->planned_version = d->batch_version;
     d->planned_per_kv = per_kv;
 }

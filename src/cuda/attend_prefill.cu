@@ -29,7 +29,8 @@ template <typename T, int D> struct Prefill {
     static constexpr int M = Shape::M, KEYS = Shape::KEYS, ROW = Shape::ROW;
 
     /* Keys and values of positions p .. p+KEYS-1; a warp asks for runs of 16. */
-    static __device__ __forceinline__ void fetch(const struct attend_job &j, const struct tile_work &w, T *to, uint32_t p)
+    static __device__ __forceinline__ void fetch(
+        const struct attend_job &j, const struct tile_work &w, T *to, uint32_t p)
     {
         const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         for (uint32_t group = warp; group < KEYS / 16; group += WARPS) {
@@ -69,8 +70,7 @@ template <typename T, int D> struct Prefill {
             uint32_t a[M][4];
 #pragma unroll
             for (int m = 0; m < M; m++)
-                load_matrices<false>(
-                    a[m], q + ((warp * M + m) * 16 + lane % 16) * ROW + 16 * d + lane / 16 * 8);
+                load_matrices<false>(a[m], q + ((warp * M + m) * 16 + lane % 16) * ROW + 16 * d + lane / 16 * 8);
 #pragma unroll
             for (int n = 0; n < KEYS / 16; n++) {
                 uint32_t b[4];
@@ -84,8 +84,8 @@ template <typename T, int D> struct Prefill {
         }
     }
 
-    /* s becomes weights; top and sum go on, out shrinks. limit: the end of what each of the lane's rows sees. Scores are
-     * kept as the products came out, and meet their factor in the exponent. */
+    /* s becomes weights; top and sum go on, out shrinks. limit: the end of what each of the lane's rows sees. Scores
+     * are kept as the products came out, and meet their factor in the exponent. */
     static __device__ __forceinline__ void soften(const struct attend_job &j, uint32_t p, bool masked,
         const uint32_t limit[M][2], float s[M][KEYS / 8][4], float top[M][2], float sum[M][2], float out[M][D / 8][4])
     {
@@ -174,8 +174,8 @@ template <typename T, int D> struct Prefill {
         }
     }
 
-    static __device__ __forceinline__ void write(const struct attend_job &j, const struct tile_work &w,
-        float sum[M][2], float out[M][D / 8][4])
+    static __device__ __forceinline__ void write(
+        const struct attend_job &j, const struct tile_work &w, float sum[M][2], float out[M][D / 8][4])
     {
         const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -231,8 +231,7 @@ __global__ void __launch_bounds__(THREADS) prefill_kernel(const __grid_constant_
     launch_wait();
     if (blockIdx.y >= j.plan->n_tiles)
         return;
-    const struct tile_work w =
-        work_of(j, j.plan->tiles[blockIdx.y], blockIdx.x, attend_rows(Shape::TILE, j.per_kv));
+    const struct tile_work w = work_of(j, j.plan->tiles[blockIdx.y], blockIdx.x, attend_rows(Shape::TILE, j.per_kv));
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
     uint32_t limit[S::M][2];
 #pragma unroll

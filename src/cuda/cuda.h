@@ -1,9 +1,13 @@
 /* cuda: the NVIDIA backend. Fills struct ops over one device, one stream, cuBLASLt for matrix products and kernels of
  * our own for the rest; a step of a shape seen before is one graph launch.
  *
- * What it computes now: dense models with F32, F16 or BF16 weights, KV caches in the same types. Activations are
- * rounded to the weight's type before a product and accumulated in f32; sums are taken in an order that depends on the
- * shape of the batch, so tokens agree with the CPU to rounding, not bit for bit.
+ * Weights: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K as they are; F8_E4M3 with a scale per row made from floats
+ * when asked (dev_options.fp8); every other type as F16. KV caches: F16 and BF16 in heads of 64, 80, 96, 128 or 256 by
+ * fast kernels; other heads, F32, F8_E4M3, Q8_0 and Q4_0 by a simple one. Mixtures of experts.
+ *
+ * Activations are rounded to f16 before a product (bf16 beside BF16 weights, e4m3 per row in F8 products of many rows)
+ * and accumulated in f32. Sums are taken in an order that depends on the shape of the batch, so tokens agree with the
+ * CPU to rounding, not bit for bit. dev_options.deterministic fixes where attention cuts a context, nothing else yet.
  *
  * Errors: every CUDA call is checked; the first failure is kept and comes out of dev_wait for ever after.
  *

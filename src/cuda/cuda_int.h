@@ -7,15 +7,17 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-#define GRAPHS_MAX  64  /* recorded step shapes; decode batches come in buckets, the least used is thrown out */
-#define PLANS_MAX   256 /* matrix shapes whose cuBLASLt algorithm is remembered */
-#define SLABS_MAX   256 /* pieces of device memory that weights are cut from */
+#define GRAPHS_MAX  64   /* recorded step shapes; decode batches come in buckets, the least used is thrown out */
+#define PLANS_MAX   256  /* matrix shapes whose cuBLASLt algorithm is remembered */
+#define TRACE_MAX   1024 /* products of a step that are remembered */
+#define AHEAD_ROWS  64   /* steps of more rows leave the memory no time */
+#define SLABS_MAX   256  /* pieces of device memory that weights are cut from */
 #define LT_BYTES    ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
-#define WRITE_BYTES ((size_t)4 << 20) /* of the ring that small writes to the device go through */
-#define READ_BYTES  ((size_t)1 << 20) /* of the room that small reads come back to */
-#define UNPACK_ROWS 4096 /* rows of a quantised matrix that are made f16 at a time for a large product */
-#define PARTS_MAX   4096 /* (row, part of the context) pairs of one step; more make the parts longer */
-#define SPLIT       256  /* positions of a part when the cuts of a context may not depend on the batch */
+#define WRITE_BYTES ((size_t)4 << 20)  /* of the ring that small writes to the device go through */
+#define READ_BYTES  ((size_t)1 << 20)  /* of the room that small reads come back to */
+#define UNPACK_ROWS 4096               /* rows of a quantised matrix that are made f16 at a time for a large product */
+#define PARTS_MAX   4096               /* (row, part of the context) pairs of one step; more make the parts longer */
+#define SPLIT       256                /* positions of a part when the cuts of a context may not depend on the batch */
 
 /* Activation rows in the types products read; NULL unless asked for. */
 struct acts {
@@ -67,6 +69,13 @@ struct graph {
     uint64_t used;
 };
 
+/* Weights that the ops after this one will read, to be brought into the second-level cache while the memory has little
+ * else to do. */
+struct ahead {
+    const unsigned char *p;
+    uint64_t bytes; /* 0 = nothing known */
+};
+
 struct plan; /* attend_plan.cu: how the attention of this step is cut */
 
 struct dev {
@@ -74,7 +83,7 @@ struct dev {
     cublasLtHandle_t lt;
     void *lt_workspace;
     unsigned char *pinned; /* host memory that copies may start from: a ring of WRITE_BYTES, then READ_BYTES */
-    size_t pinned_used; /* of the half that is written now */
+    size_t pinned_used;    /* of the half that is written now */
     uint32_t pinned_side;
     cudaEvent_t pinned_half[2]; /* copies from each half of the ring are done */
     uint32_t rows_max;
@@ -84,16 +93,16 @@ struct dev {
     const char *where; /* the call that failed */
 
     struct slab slabs[SLABS_MAX];
-    uint32_t slab_open[2];     /* the one that is cut from: matrices, scales */
-    uint64_t weight_bytes;     /* taken so far */
-    void *staging;             /* device room for the file's bytes of a matrix that is repacked */
+    uint32_t slab_open[2]; /* the one that is cut from: matrices, scales */
+    uint64_t weight_bytes; /* taken so far */
+    void *staging;         /* device room for the file's bytes of a matrix that is repacked */
     size_t staging_bytes;
-    void *unpacked;            /* [UNPACK_ROWS][widest quantised row] f16, for large products */
+    void *unpacked; /* [UNPACK_ROWS][widest quantised row] f16, for large products */
     size_t unpacked_bytes;
-    unsigned char *acts_f8;    /* [rows_max][widest F8 row], and a scale per row */
+    unsigned char *acts_f8; /* [rows_max][widest F8 row], and a scale per row */
     float *acts_scale;
     size_t acts_f8_bytes;
-    uint32_t *groups;          /* experts.cu: rows sorted by expert */
+    uint32_t *groups; /* experts.cu: rows sorted by expert */
     size_t groups_bytes;
 
     struct plan *plan;
@@ -105,6 +114,10 @@ struct dev {
 
     struct lt_plan plans[PLANS_MAX];
     uint32_t n_plans;
+    /* The matrices of the step before, in the order of its ops, which is this step's too: how one knows what is next.
+     */
+    struct ahead trace[TRACE_MAX];
+    uint32_t n_trace, trace_at;
     struct graph graphs[GRAPHS_MAX];
     uint64_t clock;
     struct graph_key recording;
@@ -130,6 +143,11 @@ static inline const struct matrix *matrix_of(const struct weight *w)
 }
 /* b's rows follow a's in memory, so that both are one matrix. */
 bool cuda_adjacent(const struct weight *a, const struct weight *b);
+
+/* ahead.cu: an op with products says which matrix is its first; an op without asks what comes next, at most so much. */
+void cuda_trace_start(struct dev *d);
+void cuda_trace(struct dev *d, const struct weight *w);
+struct ahead cuda_ahead(const struct dev *d, uint32_t n_rows, uint64_t most);
 
 /* products.cu: out[t * ldc + o] = sum over k of in[t][k] * m[o][k] (+ out when add), for the rows of m and, when they
  * are adjacent, of what follows it: n_out may span several. f32, or bf16 when bf16_out. */

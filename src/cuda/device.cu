@@ -30,8 +30,8 @@ static void dev_close(struct dev *d)
     if (d->lt != NULL)
         cublasLtDestroy(d->lt);
     cuda_slabs_free(d);
-    void *const rooms[] = {d->lt_workspace, d->staging, d->unpacked, d->acts_f8, d->acts_scale, d->groups, d->plan,
-        d->parts, d->arrived};
+    void *const rooms[] = {
+        d->lt_workspace, d->staging, d->unpacked, d->acts_f8, d->acts_scale, d->groups, d->plan, d->parts, d->arrived};
     for (size_t i = 0; i < COUNT_OF(rooms); i++)
         cudaFree(rooms[i]);
     cudaFreeHost(d->pinned);
@@ -160,7 +160,8 @@ static void dev_read(struct dev *d, void *to, const void *from, size_t bytes)
     CUDA_DO(d, cudaStreamSynchronize(d->stream));
 }
 
-/* ---- activations -------------------------------------------------------------------------------------------------- */
+/* ---- activations --------------------------------------------------------------------------------------------------
+ */
 
 static void acts_free(struct dev *d, struct acts *a)
 {

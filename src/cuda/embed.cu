@@ -2,8 +2,7 @@
  * allows it. */
 #include "cuda/unpack.cuh"
 
-__global__ static void embed_kernel(
-    const int32_t *token, struct matrix m, const float *scales, float scale, float *out)
+__global__ static void embed_kernel(const int32_t *token, struct matrix m, const float *scales, float scale, float *out)
 {
     launch_wait();
     const uint32_t id = (uint32_t)token[blockIdx.x];
@@ -30,5 +29,6 @@ __global__ static void embed_kernel(
 void cuda_embed(struct dev *d, const struct batch *b, const struct embed_args *a)
 {
     const struct matrix *m = matrix_of(a->table);
+    cuda_trace_start(d);
     cuda_launch(d, embed_kernel, dim3(b->n_rows), 256, 0, b->token, *m, (const float *)m->scales, a->scale, a->out);
 }

@@ -9,7 +9,8 @@
 #define EXPERTS_MAX 512
 #define TOP_MAX     32
 
-/* ---- routing ------------------------------------------------------------------------------------------------------- */
+/* ---- routing -------------------------------------------------------------------------------------------------------
+ */
 
 /* A warp per row: softmax over the router's logits, then top_k times the largest that is left. */
 __global__ static void route_kernel(const float *in, const float *router, uint32_t n_in, uint32_t n_experts,
@@ -59,7 +60,8 @@ void cuda_route(struct dev *d, const struct batch *b, const struct route_args *a
         m->n_out, a->router->bias, a->top_k, a->renorm, a->expert, a->weight);
 }
 
-/* ---- sorting entries by expert ------------------------------------------------------------------------------------- */
+/* ---- sorting entries by expert -------------------------------------------------------------------------------------
+ */
 
 /* groups [n_groups][3], then order [n]. One block; entries of an expert keep their order. */
 __global__ static void group_kernel(
@@ -141,6 +143,7 @@ static struct skinny_job mixture_job(
 void cuda_experts(struct dev *d, const struct batch *b, const struct experts_args *a)
 {
     const uint32_t n = b->n_rows * a->top_k, n_experts = a->gate->n_mats, n_groups = groups_of(n, n_experts);
+    cuda_trace(d, a->gate);
     const size_t most = (size_t)d->rows_max * a->top_k;
     if (cuda_room(d, (void **)&d->groups, &d->groups_bytes, (4 * most + 3 * n_experts) * sizeof(uint32_t)) == NULL)
         return;

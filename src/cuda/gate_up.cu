@@ -1,7 +1,7 @@
 /* The gated feed-forward's first half. Few rows: one kernel makes both products and the gate. Many: gate and up as one
  * product when they lie behind each other, then the gate. */
-#include "cuda/skinny.h"
 #include "cuda/kernels.cuh"
+#include "cuda/skinny.h"
 
 /* Four neighbours a thread; rows of 2n: gate then up. */
 __global__ static void glu_kernel(const void *gate_up, bool is_bf16, const float *gate_bias, const float *up_bias,
@@ -36,8 +36,8 @@ __global__ static void glu_kernel(const void *gate_up, bool is_bf16, const float
 }
 
 /* Widths that are not whole quads. */
-__global__ static void glu_odd_kernel(const float *gate_up, const float *gate_bias, const float *up_bias, uint32_t n,
-    enum glu kind, struct act_rows out)
+__global__ static void glu_odd_kernel(
+    const float *gate_up, const float *gate_bias, const float *up_bias, uint32_t n, enum glu kind, struct act_rows out)
 {
     launch_wait();
     const float *gate = gate_up + (size_t)blockIdx.x * 2 * n, *up = gate + n;
@@ -76,12 +76,13 @@ void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_arg
 {
     const struct matrix *gate = matrix_of(a->gate), *up = matrix_of(a->up);
     const uint32_t n = a->gate->n_out;
+    cuda_trace(d, a->gate);
     if (gate->format == up->format && cuda_is_skinny(d, gate, b->n_rows)) {
         gate_up_skinny(d, b, a);
         return;
     }
-    const bool bf16 = n % 4 == 0 && cuda_gives_bf16(gate) && cuda_gives_bf16(up) && !cuda_is_skinny(d, gate, b->n_rows) &&
-                      !cuda_is_skinny(d, up, b->n_rows);
+    const bool bf16 = n % 4 == 0 && cuda_gives_bf16(gate) && cuda_gives_bf16(up) &&
+                      !cuda_is_skinny(d, gate, b->n_rows) && !cuda_is_skinny(d, up, b->n_rows);
     const size_t bytes = bf16 ? 2 : 4;
     if (cuda_adjacent(a->gate, a->up)) {
         const struct product both = {gate, 2 * n, b->n_rows, a->in, a->scratch, 2 * n, false, bf16};

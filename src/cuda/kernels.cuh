@@ -18,7 +18,8 @@
 #define LOG2E      1.4426950408889634f
 #define SMEM_PLAIN ((size_t)48 << 10) /* more must be asked for by name */
 
-/* ---- launches ------------------------------------------------------------------------------------------------------ */
+/* ---- launches ------------------------------------------------------------------------------------------------------
+ */
 
 __device__ __forceinline__ void launch_wait()
 {
@@ -27,8 +28,8 @@ __device__ __forceinline__ void launch_wait()
 #endif
 }
 
-/* The next kernel may take free places on the chip from here on. Called when a block has little left to do: earlier, and
- * the next kernel's blocks crowd onto the few multiprocessors that have a place, which costs more than it hides. */
+/* The next kernel may take free places on the chip from here on. Called when a block has little left to do: earlier,
+ * and the next kernel's blocks crowd onto the few multiprocessors that have a place, which costs more than it hides. */
 __device__ __forceinline__ void launch_next()
 {
 #if __CUDA_ARCH__ >= 900
@@ -50,13 +51,29 @@ void cuda_launch(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t thread
     c.attrs = &attribute;
     c.numAttrs = d->capability >= 90 ? 1 : 0;
     if (shared > SMEM_PLAIN)
-        cuda_note(d, (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)shared),
+        cuda_note(d,
+            (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
             "cudaFuncSetAttribute");
     cuda_note(d, (int)cudaLaunchKernelEx(&c, kernel, P(args)...), "cudaLaunchKernelEx");
 }
 
-/* ---- reductions ---------------------------------------------------------------------------------------------------- */
+/* ---- looking ahead -------------------------------------------------------------------------------------------------
+ */
+
+/* Piece i of n of what is read next, into the second-level cache. */
+__device__ __forceinline__ void look_ahead(const struct ahead &a, uint32_t i, uint32_t n)
+{
+#if __CUDA_ARCH__ >= 900
+    const uint64_t piece = (a.bytes / n + 15) / 16 * 16, at = i * piece;
+    if (a.bytes > 0 && at < a.bytes) {
+        const uint32_t bytes = (uint32_t)min(piece, a.bytes - at);
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(a.p + at), "r"(bytes) : "memory");
+    }
+#endif
+}
+
+/* ---- reductions ----------------------------------------------------------------------------------------------------
+ */
 
 /* Over the block, in a fixed order; every thread gets it. At most 32 warps. */
 template <bool IS_MAX> __device__ inline float block_reduce(float x)
@@ -76,7 +93,8 @@ template <bool IS_MAX> __device__ inline float block_reduce(float x)
     return all;
 }
 
-/* ---- activations --------------------------------------------------------------------------------------------------- */
+/* ---- activations ---------------------------------------------------------------------------------------------------
+ */
 
 /* Where rows go; NULL where nobody wants that form. */
 struct act_rows {
@@ -149,7 +167,8 @@ __device__ __forceinline__ float glu_of(float gate, float up, enum glu kind)
     return y * up;
 }
 
-/* ---- plain numbers ------------------------------------------------------------------------------------------------- */
+/* ---- plain numbers -------------------------------------------------------------------------------------------------
+ */
 
 __device__ __forceinline__ float float_load(const void *p, size_t at, enum dtype dtype)
 {
@@ -171,7 +190,8 @@ __device__ __forceinline__ void float_store(void *p, size_t at, enum dtype dtype
     }
 }
 
-/* ---- the matrix unit ----------------------------------------------------------------------------------------------- */
+/* ---- the matrix unit -----------------------------------------------------------------------------------------------
+ */
 
 /* c (16 x 8) += a (16 x 16) x b (16 x 8). Lane 4g+t holds rows g and g+8: a = {(g, 2t), (g+8, 2t), (g, 2t+8),
  * (g+8, 2t+8)}, two neighbours each; b = {(2t, g), (2t+8, g)}; c = {(g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)}. */

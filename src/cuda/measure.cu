@@ -4,9 +4,9 @@ extern "C" {
 }
 #include "cuda/kernels.cuh"
 
-#define READ_BYTES ((size_t)4 << 30)
-#define SIDE       8192u /* of the square product */
-#define ROUNDS     10
+#define SWEEP_BYTES ((size_t)4 << 30)
+#define SIDE        8192u /* of the square product */
+#define ROUNDS      10
 
 __global__ static void read_kernel(const uint4 *from, size_t n, uint32_t *out)
 {
@@ -44,21 +44,21 @@ static double seconds_of(struct dev *d, cudaEvent_t from, cudaEvent_t to)
 static double measure_read(struct dev *d, cudaEvent_t from, cudaEvent_t to)
 {
     void *p = NULL;
-    if (cudaMalloc(&p, READ_BYTES) != cudaSuccess) {
+    if (cudaMalloc(&p, SWEEP_BYTES) != cudaSuccess) {
         cudaGetLastError();
         return 0.0;
     }
-    noise_kernel<<<4096, 256, 0, d->stream>>>((uint32_t *)p, READ_BYTES / 4, ~0u, 0);
+    noise_kernel<<<4096, 256, 0, d->stream>>>((uint32_t *)p, SWEEP_BYTES / 4, ~0u, 0);
     double best = 1e9;
     for (int i = 0; i < ROUNDS; i++) {
         CUDA_DO(d, cudaEventRecord(from, d->stream));
-        read_kernel<<<d->n_sms * 8, 512, 0, d->stream>>>((const uint4 *)p, READ_BYTES / 16, (uint32_t *)p);
+        read_kernel<<<d->n_sms * 8, 512, 0, d->stream>>>((const uint4 *)p, SWEEP_BYTES / 16, (uint32_t *)p);
         CUDA_DO(d, cudaEventRecord(to, d->stream));
         const double s = seconds_of(d, from, to);
         best = s < best ? s : best;
     }
     CUDA_DO(d, cudaFree(p));
-    return (double)READ_BYTES / best;
+    return (double)SWEEP_BYTES / best;
 }
 
 /* Operations a second of a square product in bf16, or of one in e4m3 with scales. */

@@ -2,12 +2,18 @@
  * taken per thread ascending, then by a fixed tree. */
 #include "cuda/kernels.cuh"
 
-#define THREADS 256
-#define HELD    4   /* float4 a thread */
+#define THREADS     256
+#define LOOKERS     16 /* blocks beside those of the rows, that look ahead */
+#define AHEAD_BYTES ((uint64_t)12 << 20)
+#define HELD        4 /* float4 a thread */
 
-__global__ static void norm_kernel(
-    const float *x, const uint32_t *rows, uint32_t n, const float *gain, float eps, struct act_rows out)
+__global__ static void norm_kernel(const float *x, const uint32_t *rows, uint32_t n, const float *gain, float eps,
+    struct act_rows out, uint32_t n_rows, struct ahead ahead)
 {
+    if (blockIdx.x >= n_rows) {
+        look_ahead(ahead, (blockIdx.x - n_rows) * THREADS + threadIdx.x, LOOKERS * THREADS);
+        return;
+    }
     launch_wait();
     const float4 *row = (const float4 *)(x + (size_t)(rows != NULL ? rows[blockIdx.x] : blockIdx.x) * n);
     const float4 *gains = (const float4 *)gain;
@@ -40,9 +46,11 @@ __global__ static void norm_kernel(
 }
 
 /* Widths that are not whole quads. */
-__global__ static void norm_odd_kernel(
-    const float *x, const uint32_t *rows, uint32_t n, const float *gain, float eps, struct act_rows out)
+__global__ static void norm_odd_kernel(const float *x, const uint32_t *rows, uint32_t n, const float *gain, float eps,
+    struct act_rows out, uint32_t n_rows, struct ahead)
 {
+    if (blockIdx.x >= n_rows)
+        return;
     launch_wait();
     const float *row = x + (size_t)(rows != NULL ? rows[blockIdx.x] : blockIdx.x) * n;
     float sum = 0.0f;
@@ -55,6 +63,8 @@ __global__ static void norm_odd_kernel(
 
 void cuda_norm(struct dev *d, const struct norm_args *a)
 {
-    cuda_launch(d, a->n % 4 == 0 ? norm_kernel : norm_odd_kernel, dim3(a->n_rows), THREADS, 0, a->x, a->rows, a->n,
-        a->gain, a->eps, act_rows_of(a->out, a->forms));
+    const struct ahead ahead = cuda_ahead(d, a->n_rows, AHEAD_BYTES);
+    const uint32_t blocks = a->n_rows + (ahead.bytes > 0 ? LOOKERS : 0);
+    cuda_launch(d, a->n % 4 == 0 ? norm_kernel : norm_odd_kernel, dim3(blocks), THREADS, 0, a->x, a->rows, a->n,
+        a->gain, a->eps, act_rows_of(a->out, a->forms), a->n_rows, ahead);
 }

@@ -28,7 +28,8 @@ bool cuda_gives_bf16(const struct matrix *m)
     return m->format == FORMAT_BF16 || m->format == FORMAT_F8;
 }
 
-/* ---- cuBLASLt ------------------------------------------------------------------------------------------------------ */
+/* ---- cuBLASLt ------------------------------------------------------------------------------------------------------
+ */
 
 /* One call in the library's terms: c [n_out][rows], w and a in type. */
 struct lt_call {
@@ -61,10 +62,10 @@ static int make_parts(struct lt_parts *l, const struct lt_call *c)
         const int8_t fast = 1;
         status = set(l->op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &per_row, sizeof per_row);
         status = status != 0 ? status : set(l->op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &per_row, sizeof per_row);
-        status = status != 0 ? status
-                             : set(l->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &c->w_scale, sizeof c->w_scale);
-        status = status != 0 ? status
-                             : set(l->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &c->a_scale, sizeof c->a_scale);
+        status =
+            status != 0 ? status : set(l->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &c->w_scale, sizeof c->w_scale);
+        status =
+            status != 0 ? status : set(l->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &c->a_scale, sizeof c->a_scale);
         status = status != 0 ? status : set(l->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
     }
     if (status == 0)
@@ -173,7 +174,8 @@ void cuda_square_product(
     lt_run(d, &c);
 }
 
-/* ---- by format ----------------------------------------------------------------------------------------------------- */
+/* ---- by format -----------------------------------------------------------------------------------------------------
+ */
 
 static void product_unpacked(struct dev *d, const struct product *p)
 {
@@ -257,7 +259,7 @@ void cuda_product(struct dev *d, const struct product *p)
         return;
     }
     if (p->m->format == FORMAT_F32 || p->m->format == FORMAT_F16 || p->m->format == FORMAT_BF16 ||
-             p->m->format == FORMAT_F8)
+        p->m->format == FORMAT_F8)
         product_library(d, p);
     else
         product_unpacked(d, p);

@@ -26,12 +26,14 @@ void cuda_project(struct dev *d, const struct batch *b, const struct project_arg
 {
     const struct matrix *m = matrix_of(a->w);
     const uint32_t n = a->w->n_out;
+    cuda_trace(d, a->w);
     /* The library's F8 products write bf16 only, so the sum is taken here. */
     const bool small = cuda_is_skinny(d, m, b->n_rows), bf16 = !small && m->format == FORMAT_F8;
     const bool direct = a->post_gain == NULL && !bf16;
     struct product p = {m, n, b->n_rows, a->in, direct ? (void *)a->x : (void *)a->scratch, n, direct, bf16};
     cuda_product(d, &p);
     if (!direct || a->w->bias != NULL)
-        cuda_launch(d, add_kernel, dim3(b->n_rows), 256, 0, a->x, direct ? (const void *)NULL : (const void *)a->scratch,
-            bf16 ? DTYPE_BF16 : DTYPE_F32, a->w->bias, a->post_gain, a->post_eps, n);
+        cuda_launch(d, add_kernel, dim3(b->n_rows), 256, 0, a->x,
+            direct ? (const void *)NULL : (const void *)a->scratch, bf16 ? DTYPE_BF16 : DTYPE_F32, a->w->bias,
+            a->post_gain, a->post_eps, n);
 }

@@ -50,7 +50,8 @@ __device__ static void store_group(unsigned char *row, uint32_t group, enum dtyp
         b->d = __half_as_ushort(__float2half_rn(scale));
 }
 
-__device__ static void store_head(const struct skinny_heads &h, const float *head, uint32_t local, bool is_k, uint32_t row)
+__device__ static void store_head(
+    const struct skinny_heads &h, const float *head, uint32_t local, bool is_k, uint32_t row)
 {
     const uint32_t slot = h.slot[row];
     if (slot == KV_SLOT_NONE)
@@ -81,8 +82,8 @@ __global__ static void heads_kernel(const __grid_constant__ struct heads_job j)
     const size_t from = ((size_t)row * n_all + head) * n;
     float sum = 0.0f;
     for (uint32_t i = lane; i < n; i += 32) {
-        const float v =
-            float_load(j.in, from + i, j.in_bf16 ? DTYPE_BF16 : DTYPE_F32) + (bias != NULL ? bias[local * n + i] : 0.0f);
+        const float v = float_load(j.in, from + i, j.in_bf16 ? DTYPE_BF16 : DTYPE_F32) +
+                        (bias != NULL ? bias[local * n + i] : 0.0f);
         x[i] = v;
         sum += v * v;
     }
@@ -243,6 +244,7 @@ void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const s
 {
     const struct weight *const w[3] = {a->wq, a->wk, a->wv};
     bool skinny = true, bf16 = true;
+    cuda_trace(d, a->wq);
     for (int i = 0; i < 3; i++) {
         const bool small = cuda_is_skinny(d, matrix_of(w[i]), b->n_rows);
         skinny = skinny && small;

@@ -1,9 +1,11 @@
-/* The kernel behind skinny.h. A block takes tiles of 16 output rows, one after the other; its 8 warps share k between them in slices, each warp
- * multiplies 16 weights rows with up to 8 * NT activation rows on the matrix unit (weights as the 16-row operand, so
- * one row of activations costs what eight do), and the 8 sums are joined in ascending order in shared memory.
+/* The kernel behind skinny.h. A block takes tiles of 16 output rows, one after the other; its 8 warps share k between
+ * them in slices, each warp multiplies 16 weights rows with up to 8 * NT activation rows on the matrix unit (weights as
+ * the 16-row operand, so one row of activations costs what eight do), and the 8 sums are joined in ascending order in
+ * shared memory.
  *
  * Order of float operations for one output: warp w adds the slices w*F .. w*F+F-1 of each round of 8*F, ascending,
- * F being the format's flight (1 for more than 8 rows); the warps' sums are added ascending. It depends on the shape of the matrix alone, not on the rows of the batch.
+ * F being the format's flight (1 for more than 8 rows); the warps' sums are added ascending. It depends on the shape of
+ * the matrix alone, not on the rows of the batch.
  *
  * Weights are asked for before launch_wait: nobody writes them, so their first bytes travel while the kernel before
  * this one ends. */
@@ -17,7 +19,8 @@
 #define SKINNY_THREADS (SKINNY_WARPS * 32)
 #define SKINNY_STRIDE  20 /* floats between columns of sums: no two lanes meet in a bank */
 
-/* ---- which rows a tile has ----------------------------------------------------------------------------------------- */
+/* ---- which rows a tile has -----------------------------------------------------------------------------------------
+ */
 
 /* Pair i of the heads q, k, v behind each other: the two rows that rope turns together, or two neighbours. */
 __device__ __forceinline__ void head_rows(const struct skinny_heads &h, uint32_t i, uint32_t &a, uint32_t &b)
@@ -34,7 +37,8 @@ __device__ __forceinline__ void head_rows(const struct skinny_heads &h, uint32_t
 }
 
 /* The two matrix rows of lane group p (0..7) of a tile; the first of w0, the second of w0 or, for GLU, of w1. */
-__device__ __forceinline__ void tile_rows(const struct skinny_job &j, uint32_t tile, uint32_t p, uint32_t &a, uint32_t &b)
+__device__ __forceinline__ void tile_rows(
+    const struct skinny_job &j, uint32_t tile, uint32_t p, uint32_t &a, uint32_t &b)
 {
     if (j.end == SKINNY_GLU)
         a = b = 8 * tile + p;
@@ -48,7 +52,8 @@ __device__ __forceinline__ void tile_rows(const struct skinny_job &j, uint32_t t
     }
 }
 
-/* ---- what is done with the sums ------------------------------------------------------------------------------------ */
+/* ---- what is done with the sums ------------------------------------------------------------------------------------
+ */
 
 __device__ __forceinline__ float finished(const struct skinny_job &j, float y)
 {
@@ -59,7 +64,8 @@ __device__ __forceinline__ float finished(const struct skinny_job &j, float y)
 __device__ inline void end_heads(const struct skinny_job &j, uint32_t row, uint32_t ra, uint32_t rb, float a, float b)
 {
     const struct skinny_heads &h = j.heads;
-    const uint32_t at = ra + h.first_row, head = at / h.head_dim, lo = at % h.head_dim, hi = (rb + h.first_row) % h.head_dim;
+    const uint32_t at = ra + h.first_row, head = at / h.head_dim, lo = at % h.head_dim,
+                   hi = (rb + h.first_row) % h.head_dim;
     const uint32_t q_end = h.n_heads, k_end = q_end + h.n_kv_heads;
     const uint32_t part = head < q_end ? 0 : head < k_end ? 1 : 2;
     const uint32_t local = part == 0 ? head : part == 1 ? head - q_end : head - k_end;
@@ -123,7 +129,8 @@ __device__ inline void end_pair(
     }
 }
 
-/* ---- the product --------------------------------------------------------------------------------------------------- */
+/* ---- the product ---------------------------------------------------------------------------------------------------
+ */
 
 /* What a lane holds of one round of a warp: FLIGHT slices of two weight rows, and the same of its activation rows. */
 template <class F, int NT> struct Round {

@@ -15,11 +15,11 @@ extern "C" {
 #define STAGING_BYTES ((size_t)128 << 20)
 #define F8_ROWS_LEAST 512 /* smaller matrices (a router) stay as they are */
 
-/* ---- slabs --------------------------------------------------------------------------------------------------------- */
+/* ---- slabs ---------------------------------------------------------------------------------------------------------
+ */
 
 /* Room for bytes behind what was taken last of that kind (0 matrices, 1 scales); which is a slab's index. */
-static enum err slab_take(
-    struct dev *d, int kind, size_t bytes, uint32_t *which, unsigned char **out, struct error *e)
+static enum err slab_take(struct dev *d, int kind, size_t bytes, uint32_t *which, unsigned char **out, struct error *e)
 {
     struct slab *s = &d->slabs[d->slab_open[kind]];
     const size_t at = (s->used + 15) / 16 * 16;
@@ -77,12 +77,12 @@ void cuda_slabs_free(struct dev *d)
 bool cuda_adjacent(const struct weight *a, const struct weight *b)
 {
     const struct matrix *x = matrix_of(a), *y = matrix_of(b);
-    return x->format == y->format && x->n_in == y->n_in &&
-           x->data + (uint64_t)x->n_out * x->row_bytes == y->data &&
+    return x->format == y->format && x->n_in == y->n_in && x->data + (uint64_t)x->n_out * x->row_bytes == y->data &&
            (x->scales == NULL || x->scales + x->n_out == y->scales);
 }
 
-/* ---- layouts ------------------------------------------------------------------------------------------------------- */
+/* ---- layouts -------------------------------------------------------------------------------------------------------
+ */
 
 __global__ static void repack_kernel(enum dtype dtype, const unsigned char *from, size_t from_row, unsigned char *to,
     size_t to_row, uint32_t n_in, uint32_t width)
@@ -168,11 +168,10 @@ static void upload_repacked(
         return;
     for (uint64_t i = 0; i < rows; i += at_once) {
         const uint32_t now = (uint32_t)MIN(at_once, rows - i);
-        CUDA_DO(d,
-            cudaMemcpyAsync(d->staging, tensor_row(v, i), now * from_row, cudaMemcpyHostToDevice, d->stream));
+        CUDA_DO(d, cudaMemcpyAsync(d->staging, tensor_row(v, i), now * from_row, cudaMemcpyHostToDevice, d->stream));
         if (m->format == FORMAT_F8)
-            to_f8_kernel<<<now, 256, 0, d->stream>>>(v->dtype, (const unsigned char *)d->staging, from_row,
-                to + i * m->row_bytes, m->n_in, scales + i);
+            to_f8_kernel<<<now, 256, 0, d->stream>>>(
+                v->dtype, (const unsigned char *)d->staging, from_row, to + i * m->row_bytes, m->n_in, scales + i);
         else
             repack_kernel<<<now, 128, 0, d->stream>>>(v->dtype, (const unsigned char *)d->staging, from_row,
                 to + i * m->row_bytes, m->row_bytes, m->n_in, format_width(m->n_in));
@@ -209,7 +208,8 @@ static enum err make_room(struct dev *d, const struct matrix *m, struct error *e
     return ok ? OK : FAIL(e, ERR_NOMEM, "no GPU memory for the room that large products need");
 }
 
-/* ---- binding ------------------------------------------------------------------------------------------------------- */
+/* ---- binding -------------------------------------------------------------------------------------------------------
+ */
 
 enum err cuda_weight_bind(
     struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e)

@@ -21,7 +21,8 @@ static const struct ops *backend(const char *name)
     return cpu_ops_by_name(name);
 }
 
-/* ---- single ops ---------------------------------------------------------------------------------------------------- */
+/* ---- single ops ----------------------------------------------------------------------------------------------------
+ */
 
 /* A device with what a test has made on it, all freed together. */
 struct rig {
@@ -105,16 +106,11 @@ static struct acts *rig_acts(struct rig *r, uint32_t rows, uint32_t n, uint32_t 
     return a;
 }
 
-static void rig_norm(struct rig *r, const float *x, const float *gain, uint32_t rows, uint32_t n, uint32_t forms,
-    struct acts *out)
+static void rig_norm(
+    struct rig *r, const float *x, const float *gain, uint32_t rows, uint32_t n, uint32_t forms, struct acts *out)
 {
-    r->ops->norm(r->d, &(struct norm_args){.x = x,
-                           .n_rows = rows,
-                           .n = n,
-                           .gain = gain,
-                           .eps = 1e-5f,
-                           .forms = forms,
-                           .out = out});
+    r->ops->norm(r->d,
+        &(struct norm_args){.x = x, .n_rows = rows, .n = n, .gain = gain, .eps = 1e-5f, .forms = forms, .out = out});
 }
 
 static float *ones(struct rig *r, uint32_t n)
@@ -142,8 +138,7 @@ EXPORT int quern_op_product(const char *name, const char *dtype_text, int fp8, u
         struct acts *in = rig_acts(&r, rows, n_in, head.wants);
         if (dx != NULL && gain != NULL && y != NULL && in != NULL) {
             rig_norm(&r, dx, gain, rows, n_in, head.wants, in);
-            r.ops->logits(
-                r.d, &(struct logits_args){.in = in, .n_rows = rows, .head = &head, .scale = 1.0f, .out = y});
+            r.ops->logits(r.d, &(struct logits_args){.in = in, .n_rows = rows, .head = &head, .scale = 1.0f, .out = y});
             r.ops->dev_read(r.d, out, y, (size_t)rows * n_out * sizeof *out);
         }
     }
@@ -152,7 +147,8 @@ EXPORT int quern_op_product(const char *name, const char *dtype_text, int fp8, u
 
 /* x [rows][n] += (silu(a x gate) * (a x up)) x down with a = norm(x); experts > 0: a mixture, routed by router. */
 EXPORT int quern_op_feed_forward(const char *name, const char *dtype_text, int fp8, uint32_t rows, uint32_t n,
-    uint32_t ffn, uint32_t experts, uint32_t top_k, float *router_w, float *gate_w, float *up_w, float *down_w, float *x)
+    uint32_t ffn, uint32_t experts, uint32_t top_k, float *router_w, float *gate_w, float *up_w, float *down_w,
+    float *x)
 {
     struct rig r;
     struct weight gate, up, down, router = {0};
@@ -281,8 +277,8 @@ static void attention_step(struct attention_run *a, const struct attention_case 
         a->r.d, &a->b, &(struct project_args){.in = a->attended, .w = &a->same, .scratch = a->scratch, .x = a->out});
 }
 
-static bool attention_open(struct attention_run *a, const struct attention_case *c, const char *name,
-    enum dtype weight, enum dtype kv, uint32_t rows, uint32_t longest, float *w[3], float *identity)
+static bool attention_open(struct attention_run *a, const struct attention_case *c, const char *name, enum dtype weight,
+    enum dtype kv, uint32_t rows, uint32_t longest, float *w[3], float *identity)
 {
     const uint32_t q_n = c->n_heads * c->head_dim, kv_n = c->n_kv_heads * c->head_dim;
     size_t row_bytes;

@@ -15,7 +15,8 @@
 #define EXPORT       __attribute__((visibility("default")))
 #define BLOCK_TOKENS 32
 
-/* ---- weights ------------------------------------------------------------------------------------------------------- */
+/* ---- weights -------------------------------------------------------------------------------------------------------
+ */
 
 struct pieces {
     struct dummy *dummy;
@@ -40,7 +41,8 @@ static enum err find_piece(void *ctx, const char *name, uint32_t n_mats, uint32_
     return tensor_view_init(out, p->big.dtype, 2, shape, at, bytes, e);
 }
 
-/* ---- a model to be timed ------------------------------------------------------------------------------------------- */
+/* ---- a model to be timed -------------------------------------------------------------------------------------------
+ */
 
 struct cuda_bench {
     struct pieces pieces;
@@ -110,43 +112,6 @@ static enum err bench_open(struct cuda_bench *b, const char *shape, const char *
     return fill_cache(b);
 }
 
-/* NULL on failure, with the sentence in text. tokens: of the KV cache, in all. */
-EXPORT struct cuda_bench *quern_bench_open(const char *shape, const char *dtype, const char *kv, int fp8,
-    int deterministic, uint32_t rows_max, uint32_t seqs_max, uint32_t context, uint64_t tokens, char *text, size_t cap)
-{
-    struct model_config *cfg = mem_zalloc(sizeof *cfg);
-    struct cuda_bench *b = mem_zalloc(sizeof *b);
-    if (cfg == NULL || b == NULL)
-        return NULL;
-    const char *why = "built without CUDA";
-#ifdef QUERN_CUDA
-    b->o.ops = cuda_ops(&why);
-#endif
-    b->o.rows_max = rows_max;
-    b->o.out_max = b->o.seqs_max = seqs_max;
-    b->o.context_max = context;
-    b->o.block_tokens = BLOCK_TOKENS;
-    b->o.n_blocks = (uint32_t)(tokens / BLOCK_TOKENS) | 1u; /* odd: 7919 steps reach every block */
-    b->o.fp8 = fp8 != 0;
-    b->o.deterministic = deterministic != 0;
-    enum err err = b->o.ops == NULL ? FAIL(&b->e, ERR_UNSUPPORTED, "%s", why) : OK;
-    if (err == OK)
-        err = dtype_by_name(str_of(kv), &b->o.kv_dtype, &b->e);
-    if (err == OK)
-        err = bench_open(b, shape, dtype, cfg);
-    mem_free(cfg);
-    if (err == OK)
-        return b;
-    snprintf(text, cap, "%s", b->e.text);
-    quern_bench_close(b);
-    return NULL;
-}
-
-EXPORT uint64_t quern_bench_weight_bytes(const struct cuda_bench *b)
-{
-    return decoder_weight_bytes(b->decoder);
-}
-
 /* One step: n rows of each sequence, the last at position `at`, give or take half of stagger. */
 static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool wait)
 {
@@ -178,6 +143,45 @@ static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t
         .want_best = true};
     TRY(decoder_step(b->decoder, &now, &b->e));
     return wait ? decoder_read_best(b->decoder, b->best, &b->e) : OK;
+}
+
+/* NULL on failure, with the sentence in text. tokens: of the KV cache, in all. */
+EXPORT struct cuda_bench *quern_bench_open(const char *shape, const char *dtype, const char *kv, int fp8,
+    int deterministic, uint32_t rows_max, uint32_t seqs_max, uint32_t context, uint64_t tokens, char *text, size_t cap)
+{
+    struct model_config *cfg = mem_zalloc(sizeof *cfg);
+    struct cuda_bench *b = mem_zalloc(sizeof *b);
+    if (cfg == NULL || b == NULL)
+        return NULL;
+    const char *why = "built without CUDA";
+#ifdef QUERN_CUDA
+    b->o.ops = cuda_ops(&why);
+#endif
+    b->o.rows_max = rows_max;
+    b->o.out_max = b->o.seqs_max = seqs_max;
+    b->o.context_max = context;
+    b->o.block_tokens = BLOCK_TOKENS;
+    b->o.n_blocks = (uint32_t)(tokens / BLOCK_TOKENS) | 1u; /* odd: 7919 steps reach every block */
+    b->o.fp8 = fp8 != 0;
+    b->o.deterministic = deterministic != 0;
+    enum err err = b->o.ops == NULL ? FAIL(&b->e, ERR_UNSUPPORTED, "%s", why) : OK;
+    if (err == OK)
+        err = dtype_by_name(str_of(kv), &b->o.kv_dtype, &b->e);
+    if (err == OK)
+        err = bench_open(b, shape, dtype, cfg);
+    if (err == OK)
+        err = step(b, 1, 2, 64, 0, true); /* a prompt comes before decoding */
+    mem_free(cfg);
+    if (err == OK)
+        return b;
+    snprintf(text, cap, "%s", b->e.text);
+    quern_bench_close(b);
+    return NULL;
+}
+
+EXPORT uint64_t quern_bench_weight_bytes(const struct cuda_bench *b)
+{
+    return decoder_weight_bytes(b->decoder);
 }
 
 /* Seconds of one step when the host only waits after the last: what the card needs for it. */
@@ -278,9 +282,8 @@ EXPORT double quern_bench_product(
          ops->acts_new(d, rows, n_in, w[0].wants, &in, &e) == OK;
     if (ok) {
         ops->dev_write(d, x, v.data, MIN((size_t)rows * n_in * 2, v.bytes));
-        ops->norm(d,
-            &(struct norm_args){
-                .x = x, .n_rows = rows, .n = n_in, .gain = gain, .eps = 1.0f, .forms = w[0].wants, .out = in});
+        ops->norm(d, &(struct norm_args){
+                         .x = x, .n_rows = rows, .n = n_in, .gain = gain, .eps = 1.0f, .forms = w[0].wants, .out = in});
         uint64_t start = 0;
         for (uint32_t i = 0; ok && i < 3 + rounds; i++) {
             if (i == 3) {
