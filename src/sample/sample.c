@@ -123,12 +123,12 @@ static void adjust(struct sampler *s, const struct sample_row *row)
 
 static enum err pick_greedy(const struct sampler *s, uint32_t *id, struct error *e)
 {
-    uint32_t best = UINT32_MAX;
-    for (uint32_t i = 0; i < s->vocab; i++)
-        if (s->logits[i] > -INFINITY && (best == UINT32_MAX || s->logits[i] > s->logits[best]))
-            best = i;
-    if (best == UINT32_MAX)
+    const float top = largest(s->logits, s->vocab);
+    if (top == -INFINITY)
         return FAIL(e, ERR_INVALID, "no token is allowed here");
+    uint32_t best = 0;
+    while (s->logits[best] != top)
+        best++;
     *id = best;
     return OK;
 }
