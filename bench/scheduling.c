@@ -541,6 +541,10 @@ static enum err set_option(struct bench *b, char *arg, struct error *e)
         b->sched.itl_target_ns = (uint64_t)(x * 1e6);
     else if (strcmp(arg, "series") == 0)
         b->series_s = x;
+    else if (strcmp(arg, "base_us") == 0) /* another machine than the card: its step, its row, no reading of context */
+        b->fake.base_ns = (uint64_t)(x * 1e3), b->fake.row_context_ns = b->fake.seq_context_ns = 0;
+    else if (strcmp(arg, "row_us") == 0)
+        b->fake.row_ns = (uint64_t)(x * 1e3);
     else
         return set_policy(b, arg, value, e);
     return OK;
