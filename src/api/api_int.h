@@ -152,6 +152,9 @@ struct net {
     uint64_t id_seed, n_ids;
     struct buf scratch; /* for one event or one small answer at a time */
     uint64_t conn_serial;
+    struct evconnlistener *doors[HTTP_LISTENERS_MAX]; /* evhttp's */
+    uint32_t n_doors;
+    bool is_full; /* no descriptor was left for a connection: the doors are shut until the next tick */
 
     /* Numbers, shared: written here, read by whoever answers /metrics. */
     _Atomic uint64_t n_requests[6]; /* by status / 100 */
@@ -231,6 +234,7 @@ struct str call_query(const struct call *c, const char *name, char *out, size_t 
 enum err guard_init(struct server *s, struct error *e) MUST_CHECK;
 struct bufferevent *guard_bufferevent(struct event_base *base, void *net); /* evhttp's bevcb */
 void guard_adopt(struct net *n); /* the calling thread runs this loop from now on */
+struct net *guard_net(void);     /* whose loop the calling thread runs */
 /* What the guard saw in the head of the request that is now whole; resets for the next one. NULL = nothing wrong.
  * has_more: bytes of a next request are already there. */
 const char *guard_verdict(struct net *n, struct evhttp_request *req, bool *has_more);

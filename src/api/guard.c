@@ -258,6 +258,11 @@ void guard_adopt(struct net *n)
     own_net = n;
 }
 
+struct net *guard_net(void)
+{
+    return own_net;
+}
+
 static void on_input(struct evbuffer *in, const struct evbuffer_cb_info *info, void *arg)
 {
     struct bufferevent *bev = arg;

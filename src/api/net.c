@@ -94,6 +94,9 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         if (c->gen != NULL)
             generation_tick(c->gen, now);
     }
+    for (uint32_t i = 0; i < n->n_doors && n->is_full; i++)
+        evconnlistener_enable(n->doors[i]);
+    n->is_full = false;
     if (n->index == 0)
         replays_sweep(n->s, now);
 }
@@ -112,6 +115,19 @@ static void on_request(struct evhttp_request *req, void *arg)
     call_open(arg, req);
 }
 
+/* No descriptor is left. Trying again at once would turn the loop into a spin; connections wait in the backlog. */
+static void on_accept_error(struct evconnlistener *door, void *arg)
+{
+    struct net *n = guard_net();
+    (void)door;
+    (void)arg; /* evhttp's */
+    for (uint32_t i = 0; i < n->n_doors; i++)
+        evconnlistener_disable(n->doors[i]);
+    if (!n->is_full)
+        LOG(n->s->o.log, LOG_WARN, "http", "no descriptor for a connection", log_cstr("why", strerror(errno)));
+    n->is_full = true;
+}
+
 static enum err open_http(struct net *n, struct error *e)
 {
     struct server *s = n->s;
@@ -128,8 +144,11 @@ static enum err open_http(struct net *n, struct error *e)
     evhttp_set_gencb(n->http, on_request, n);
     for (uint32_t i = 0; i < s->n_listeners; i++) {
         const int fd = dup(s->listeners[i]); /* each thread closes its own */
-        if (fd < 0 || evhttp_accept_socket_with_handle(n->http, fd) == NULL)
+        struct evhttp_bound_socket *bound = fd >= 0 ? evhttp_accept_socket_with_handle(n->http, fd) : NULL;
+        if (bound == NULL)
             return FAIL(e, ERR_IO, "cannot listen: %s", strerror(errno));
+        n->doors[n->n_doors++] = evhttp_bound_socket_get_listener(bound);
+        evconnlistener_set_error_cb(n->doors[i], on_accept_error);
     }
     return OK;
 }

@@ -4,6 +4,7 @@ import hashlib
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -367,6 +368,30 @@ def open_stream_quietly(q):
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
     s.sendall(head.encode() + text)
     return s
+
+
+def test_when_descriptors_run_out_the_server_waits_and_recovers():
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))  # noqa: E731
+    with Quern(preexec_fn=limit) as q:
+        idle = [socket.create_connection(("127.0.0.1", q.port)) for _ in range(100)]
+        time.sleep(0.3)
+
+        def cpu_s():
+            fields = open(f"/proc/{q.pid}/stat").read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        before = cpu_s()
+        time.sleep(1.5)
+        assert cpu_s() - before < 0.5  # it does not spin
+        for s in idle:
+            s.close()
+        end = time.time() + 20
+        status = 0
+        while status != 200 and time.time() < end:
+            try:
+                status = q.post("/v1/completions", prompt="x", max_tokens=1)[0]
+            except OSError:
+                time.sleep(0.2)
+        assert status == 200 and "no descriptor" in q.log()
 
 
 def test_two_network_threads_serve_alike():
