@@ -15,11 +15,6 @@ __device__ static float element(const unsigned char *row, uint32_t i, enum dtype
         const struct block_q8_0 *b = (const struct block_q8_0 *)row + i / 32;
         return (float)b->qs[i % 32] * __half2float(__ushort_as_half(b->d));
     }
-    if (dtype == DTYPE_Q4_0) {
-        const struct block_q4_0 *b = (const struct block_q4_0 *)row + i / 32;
-        const int q = b->qs[i % 16] >> (i % 32 / 16 * 4) & 15;
-        return (float)(q - 8) * __half2float(__ushort_as_half(b->d));
-    }
     return float_load(row, i, dtype);
 }
 

@@ -263,8 +263,8 @@ void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a)
 
 static const struct ops table = {
     .name = "cuda",
-    .kv_dtypes = 1ull << DTYPE_F32 | 1ull << DTYPE_F16 | 1ull << DTYPE_BF16 | 1ull << DTYPE_Q8_0 | 1ull << DTYPE_Q4_0 |
-                 1ull << DTYPE_F8_E4M3,
+    .kv_dtypes =
+        1ull << DTYPE_F32 | 1ull << DTYPE_F16 | 1ull << DTYPE_BF16 | 1ull << DTYPE_Q8_0 | 1ull << DTYPE_F8_E4M3,
     .has_fp8 = true,
     .dev_open = dev_open,
     .dev_close = dev_close,

@@ -20,34 +20,18 @@ struct heads_job {
     struct skinny_heads h;
 };
 
-/* A quantised group of the cache: 32 elements, one a lane. A group that cannot be held is NaN as a whole. */
-__device__ static void store_group(unsigned char *row, uint32_t group, enum dtype dtype, float x)
+/* A Q8_0 group of the cache: 32 elements, one a lane. */
+__device__ static void store_group(unsigned char *row, uint32_t group, float x)
 {
     const uint32_t lane = threadIdx.x % 32;
-    float most = fabsf(x), signed_most = x;
-    for (int step = 16; step > 0; step /= 2) {
-        const float y = __shfl_xor_sync(ALL_LANES, most, step), s = __shfl_xor_sync(ALL_LANES, signed_most, step);
-        const bool other = y > most || (y == most && (lane & step) != 0) || y != y;
-        signed_most = other ? s : signed_most;
-        most = other ? y : most;
-    }
-    if (dtype == DTYPE_Q8_0) {
-        struct block_q8_0 *b = (struct block_q8_0 *)row + group;
-        const __half d = __float2half_rn(most / 127.0f);
-        const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-        b->qs[lane] = (int8_t)__float2int_rn(x * inverse);
-        if (lane == 0)
-            b->d = __half_as_ushort(d);
-        return;
-    }
-    struct block_q4_0 *b = (struct block_q4_0 *)row + group;
-    const float scale = signed_most / -8.0f, inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
-    const int q = min(15, max(0, (int)floorf(x * inverse + 8.5f)));
-    const int high = __shfl_down_sync(ALL_LANES, q, 16);
-    if (lane < 16)
-        b->qs[lane] = (uint8_t)(q | high << 4);
+    float most = fabsf(x);
+    for (int step = 16; step > 0; step /= 2)
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, step));
+    struct block_q8_0 *b = (struct block_q8_0 *)row + group;
+    const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+    b->qs[lane] = (int8_t)__float2int_rn(x * inverse);
     if (lane == 0)
-        b->d = __half_as_ushort(__float2half_rn(scale));
+        b->d = __half_as_ushort(__float2half_rn(most / 127.0f));
 }
 
 __device__ static void store_head(
@@ -58,10 +42,9 @@ __device__ static void store_head(
         return;
     unsigned char *to = h.blocks + (uint64_t)(slot / h.block_tokens) * h.block_bytes + (is_k ? h.k_at : h.v_at) +
                         ((uint64_t)local * h.block_tokens + slot % h.block_tokens) * h.row_bytes;
-    const bool groups = h.kv_dtype == DTYPE_Q8_0 || h.kv_dtype == DTYPE_Q4_0;
     for (uint32_t i = threadIdx.x % 32; i < h.head_dim; i += 32)
-        if (groups)
-            store_group(to, i / 32, h.kv_dtype, head[i]);
+        if (h.kv_dtype == DTYPE_Q8_0)
+            store_group(to, i / 32, head[i]);
         else
             float_store(to, i, h.kv_dtype, head[i]);
 }
@@ -251,7 +234,7 @@ void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const s
         bf16 = bf16 && !small && cuda_gives_bf16(matrix_of(w[i]));
     }
     const enum dtype kv_dtype = a->layer->dtype;
-    const bool plain_kv = kv_dtype != DTYPE_Q8_0 && kv_dtype != DTYPE_Q4_0;
+    const bool plain_kv = kv_dtype != DTYPE_Q8_0;
     if (skinny && plain_kv && a->q_gain == NULL && a->k_gain == NULL && a->head_dim % 16 == 0) {
         qkv_skinny(d, b, kv, a);
         return;
