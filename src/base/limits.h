@@ -143,12 +143,12 @@
 /* The engine. */
 #define ENGINE_REQUESTS_MAX     (256u << 10) /* inside at once; an outbox holds twice as many pointers */
 #define ENGINE_TABLE_MAX        (16u << 20)  /* block table entries of one plan: 64 MB */
-#define SERVING_CONTEXT_DEFAULT 32768     /* tokens of a sequence unless more is asked for: tables are made for them */
-#define SERVING_POOL_BYTES_MAX  (4 * GIB) /* KV cache unless more is asked for: the machine has other work */
-#define SERVING_OUT_MIN         64u /* rows of a step with logits: prompts whose log-probabilities are wanted */
-#define REPLAY_BLOCKS_MAX       (1u << 20)          /* of the recorded engine: 100 MB of bookkeeping */
-#define REPLAY_TABLES_MAX       (1u << 26)          /* entries of all its block tables: 256 MB */
-#define REPLAY_CONTEXT_MAX      (1u << 24)          /* tokens of one of its sequences */
+#define SERVING_CONTEXT_DEFAULT 32768      /* tokens of a sequence unless more is asked for: tables are made for them */
+#define SERVING_POOL_BYTES_MAX  (4 * GIB)  /* KV cache unless more is asked for: the machine has other work */
+#define SERVING_OUT_MIN         64u        /* rows of a step with logits: prompts whose log-probabilities are wanted */
+#define REPLAY_BLOCKS_MAX       (1u << 20) /* of the recorded engine: 100 MB of bookkeeping */
+#define REPLAY_TABLES_MAX       (1u << 26) /* entries of all its block tables: 256 MB */
+#define REPLAY_CONTEXT_MAX      (1u << 24) /* tokens of one of its sequences */
 #define REPLAY_TOKENS_MAX       ((uint64_t)1 << 24) /* of one recorded request: 64 MB */
 #define RECORD_RING_BYTES       (64 * MIB)          /* what a slow disk may be behind; a busy step writes 100 KB */
 #define RECORD_FRAME_BYTES_MAX  (32 * MIB)          /* one frame: a prompt of millions of tokens */
@@ -170,12 +170,12 @@
 #define REGEX_STEPS_MAX       (256u << 20) /* backtracking steps of one match: a run of TEXT_BYTES_MAX gone back over */
 
 /* The HTTP server: what a client may send. */
-#define HTTP_HEAD_BYTES_MAX     (32 * 1024) /* request line and headers; browsers send 2 KB, tokens reach 8 KB */
-#define HTTP_HEADERS_MAX        100         /* headers of one request; browsers send 20, proxies add 10 */
-#define HTTP_URI_BYTES_MAX      2048        /* our longest path has 40 bytes, a query fewer than 100 */
-#define HTTP_BODY_BYTES_DEFAULT (8 * MIB)   /* a 128k-token prompt has about 1 MB, escaped three times that */
-#define HTTP_BODY_BYTES_MAX     (64 * MIB)  /* what --max-body-size may be: TEXT_BYTES_MAX */
-#define HTTP_SURPLUS            8           /* times the body limit that a request may send; 1-byte chunks take six */
+#define HTTP_HEAD_BYTES_MAX      (32 * 1024)  /* request line and headers; browsers send 2 KB, tokens reach 8 KB */
+#define HTTP_HEADERS_MAX         100          /* headers of one request; browsers send 20, proxies add 10 */
+#define HTTP_URI_BYTES_MAX       2048         /* our longest path has 40 bytes, a query fewer than 100 */
+#define HTTP_BODY_BYTES_DEFAULT  (8 * MIB)    /* a 128k-token prompt has about 1 MB, escaped three times that */
+#define HTTP_BODY_BYTES_MAX      (64 * MIB)   /* what --max-body-size may be: TEXT_BYTES_MAX */
+#define HTTP_SURPLUS             8            /* times the body limit that a request may send; 1-byte chunks take six */
 #define HTTP_CONNECTIONS_DEFAULT 10000        /* open at once; an idle one takes about 3 KB */
 #define HTTP_CONNECTIONS_MAX     (256 * 1024) /* a table of 48 bytes each is made at the start */
 #define HTTP_REQUEST_MS          10000 /* for a request to arrive, and the time its bytes take at the next line */

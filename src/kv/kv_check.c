@@ -85,10 +85,9 @@ static enum err index_check(const struct kv *kv, struct error *e)
             return BROKEN(e, "block %u was published before its parent", b);
         const bool parent_is_alive =
             block->parent != KV_NONE && kv->device.blocks[block->parent].serial == block->parent_serial;
-        const struct kv_chain chain = block->parent_serial == 0 ? kv_chain_root(kv, block->key)
-                                      : parent_is_alive
-                                          ? (struct kv_chain){.hash = kv->device.blocks[block->parent].hash}
-                                          : (struct kv_chain){0};
+        struct kv_chain chain = kv_chain_root(kv, block->key);
+        if (block->parent_serial != 0 && parent_is_alive)
+            chain.hash = kv->device.blocks[block->parent].hash;
         if ((block->parent_serial == 0 || parent_is_alive) && kv_chain_hash(kv, &chain, ids) != block->hash)
             return BROKEN(e, "the hash of block %u is not that of its tokens", b);
     }
