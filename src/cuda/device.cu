@@ -75,7 +75,10 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     CUDA_DO(d, cudaMallocHost((void **)&d->pinned, WRITE_BYTES + READ_BYTES));
     for (int i = 0; i < 2; i++)
         CUDA_DO(d, cudaEventCreateWithFlags(&d->pinned_half[i], cudaEventDisableTiming));
-    const enum err err = dev_wait(d, e);
+    enum err err = dev_wait(d, e);
+    if (err == OK && d->fp8 && d->capability < 90)
+        err = FAIL(e, ERR_UNSUPPORTED, "F8 weights need compute capability 9.0; this card has %u.%u",
+            d->capability / 10, d->capability % 10);
     if (err != OK) {
         dev_close(d);
         return err;
