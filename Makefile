@@ -27,10 +27,13 @@ bench: build ## measure against the peers; prints the tables of docs/benchmarks.
 	@cmake --build --preset release
 	@bench/run
 
-soak: ## long fuzz runs (SOAK_SECONDS per target, default 600) and 20,000 simulated hours of new seeds
+soak: ## long fuzz runs (SOAK_SECONDS each), 20,000 simulated hours (SOAK_HOURS), bad clients (SOAK_MINUTES)
 	@tools/setup.sh test
 	@.venv/bin/python tools/test.py --only sim --sim-hours $(or $(SOAK_HOURS),20000) --sim-seed $$(date +%s) \
 		--only fuzz --fuzz-seconds $(or $(SOAK_SECONDS),600)
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release --target quern quern_load
+	@.venv/bin/python bench/soak.py --minutes $(or $(SOAK_MINUTES),30)
 
 goldens: build ## recompute tests/golden with llama.cpp and transformers (slow), then check in full
 	@tools/setup.sh test
