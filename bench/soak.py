@@ -2,13 +2,13 @@
 nonsense, get killed. It runs in `make soak`.
 
 Every so often all clients pause. With the server at rest everything must have ended: no request running or waiting,
-none that began and did not end, no KV block held, and the engine still ready (it audits its KV pool when it
-comes to rest and fails when a block is missing, so ready means clean). Memory and open files are read there: from the first
-rest after the warm-up to the last, resident memory may move by 2%. All the while one request with a fixed seed must
-give the same text every time, whatever runs beside it, and no answer may be a 5xx. The pool is small, so sequences have
-to make room for each other.
+none that began and did not end, no KV block held, and the engine still ready: it audits its KV pool when it comes to
+rest and fails when a block is missing, so ready means clean. Memory and open files are read there: from the first rest
+after the warm-up to the last, resident memory may move by 2%. All the while one request with a fixed seed must give the
+same text every time, whatever runs beside it, no answer may be a 5xx, and nobody may wait longer than --patience. The
+pool is small, so sequences have to make room for each other.
 
-usage: bench/soak.py [--minutes N] [--clients N] [--seed N] [--model FILE]
+usage: bench/soak.py [--minutes N] [--clients N] [--seed N] [--patience S] [--model FILE]
 """
 import argparse
 import collections
@@ -215,8 +215,11 @@ def do_slow(soak, draw):
     body["max_tokens"] = 200
     with soak.socket(path, body) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        got = b""
         for _ in range(draw.randint(1, 20)):
-            if not s.recv(200):
+            part = s.recv(200)
+            got += part
+            if not part or b"[DONE]" in got or b'"error"' in got:
                 break
             time.sleep(0.05)
 
@@ -297,6 +300,7 @@ def client(soak, number):
         with soak.lock:
             soak.busy += 1
         action = draw.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+        began = time.monotonic()
         try:
             action(soak, draw)
             soak.count(action.__name__[3:])
@@ -307,6 +311,9 @@ def client(soak, number):
         except (OSError, http.client.HTTPException, ValueError, KeyError) as e:
             soak.fail(f"{action.__name__[3:]}: {type(e).__name__} {e}")
         finally:
+            took = time.monotonic() - began
+            if took > soak.args.patience:
+                soak.fail(f"{action.__name__[3:]} took {took:.0f} s")
             with soak.lock:
                 soak.busy -= 1
 
@@ -343,6 +350,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--patience", type=float, default=30, help="seconds that anything may take")
     parser.add_argument("--model", default=TINY)
     args = parser.parse_args()
     print(f"{args.minutes:g} minutes of {args.clients} clients, seed {args.seed}", flush=True)
