@@ -56,6 +56,8 @@ def chart(title, x_name, y_name, lines, log_x=False, log_y=False):
         path = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in line)
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
                    f'<text x="{WIDTH - RIGHT + 12}" y="{TOP + 14 + 18 * i}" fill="{colour}">{name}</text>')
+    middle = (TOP + HEIGHT - BOTTOM) / 2
     out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 10}" text-anchor="middle" fill="#1f2328">'
-               f'{x_name}</text><text x="14" y="{TOP - 8}" fill="#1f2328">{y_name}</text></svg>')
+               f'{x_name}</text><text x="14" y="{middle:.0f}" transform="rotate(-90 14 {middle:.0f})" '
+               f'text-anchor="middle" fill="#1f2328">{y_name}</text></svg>')
     return "\n".join(out) + "\n"
