@@ -13,12 +13,11 @@
  * Prompts are token ids, so that every server gets the same tokens: pieces of --ids (numbers with blanks between, a
  * text that somebody tokenised), or made up. Prints one JSON object. Times are in ms.
  *
- * Delivery delay (streams): the fake runner makes the tokens of one step at one moment, and steps are at least
- * --step-ms apart. Every event names how many tokens its stream has had, so once it is known which step made a stream's
- * first token, each later token's step is known too. A token's delay is the time since the first token of its step
- * arrived anywhere; so what delays all streams alike is not in it, and the time between tokens beside it shows that.
- * Tokens without text of their own come with the next one: --allow names those that the server may make. --pid: the
- * resident memory of that process before the first connection and at its largest after it. */
+ * Delivery delay (streams, see load_delay.c): the time of a token since the first token of its step arrived anywhere;
+ * what delays all streams alike is not in it, and the time between tokens beside it shows that. Every event names how
+ * many tokens its stream has had, so tokens that come late in one event count as such. Tokens without text of their own
+ * also come with the next one: --allow names those that the server may make. --step-ms: how far apart steps are, at
+ * least. --pid: the resident memory of that process before the first connection and at its largest after it. */
 #include "load.h"
 
 #include "base/clock.h"
@@ -68,7 +67,7 @@ struct client {
     size_t sent;
     struct load_answer answer;
     uint64_t start_ns, last_ns; /* of the request; of its last token */
-    size_t first_step;          /* that made its first token */
+    int64_t first_step;         /* that made its first token, as it seems */
     uint32_t n_seen;            /* tokens that came */
 };
 
@@ -85,7 +84,11 @@ struct load {
     uint32_t next_job, n_ended, n_errors;
     uint64_t now_ns, start_ns, end_ns, out_tokens, prompt_tokens;
     uint64_t rss_before, rss_max;
-    struct samples ttft, itl, delay, whole, steps; /* steps: when the first token of each came */
+    struct samples ttft, itl, delay, whole;
+    struct load_token *tokens; /* streams: all that came */
+    size_t n_tokens_in, tokens_cap;
+    int64_t step; /* the latest, as it seems */
+    uint64_t last_step_ns;
     char why[200];
     bool is_out_of_memory;
 };
@@ -213,30 +216,26 @@ static void write_request(struct client *c)
 
 /* ---- the life of a client ---- */
 
-/* When the step began to arrive. A step that nobody has seen yet begins now; those between, that came to everybody
- * together with it, began no earlier than their distance allows. */
-static uint64_t step_start(struct load *l, size_t step)
-{
-    while (l->steps.n <= step && !l->is_out_of_memory) {
-        const uint64_t last = l->steps.n > 0 ? l->steps.v[l->steps.n - 1] : l->now_ns;
-        const bool is_it = l->steps.n == step;
-        add_sample(l, &l->steps, is_it ? l->now_ns : MIN(last + l->step_ms * NS_PER_MS, l->now_ns));
-    }
-    return step < l->steps.n ? l->steps.v[step] : l->now_ns;
-}
-
-static void take_delays(struct client *c)
+/* The tokens that this event brought. A stream's first token is of the latest step that anybody has seen when that is
+ * not long ago, else of the next. */
+static void take_tokens(struct client *c)
 {
     struct load *l = c->load;
     const uint32_t n = c->answer.n_out;
-    const bool is_soon = l->steps.n > 0 && l->now_ns - l->steps.v[l->steps.n - 1] < l->step_ms * NS_PER_MS / 2;
-    if (c->n_seen == 0 && n > 0)
-        c->first_step = (is_soon ? l->steps.n - 1 : l->steps.n) - MIN((size_t)n - 1, l->steps.n - is_soon);
-    /* a new step cannot be that near to the last one: the first token of this stream was late */
-    while (n > 0 && is_soon && c->first_step > 0 && c->first_step + n - 1 >= l->steps.n)
-        c->first_step--;
-    for (; c->n_seen < n; c->n_seen++)
-        add_sample(l, &l->delay, l->now_ns - step_start(l, c->first_step + c->n_seen));
+    if (c->n_seen == 0)
+        c->first_step = l->step + (l->now_ns - l->last_step_ns > l->step_ms * NS_PER_MS / 2);
+    if (c->first_step + n > l->step + 1) {
+        l->step = c->first_step + n - 1;
+        l->last_step_ns = l->now_ns;
+    }
+    for (; c->n_seen < n; c->n_seen++) {
+        if (l->n_tokens_in == l->tokens_cap) {
+            l->is_out_of_memory = true; /* a server that sends more than was asked for */
+            return;
+        }
+        l->tokens[l->n_tokens_in++] = (struct load_token){
+            .at_ns = l->now_ns, .step = c->first_step + c->n_seen, .stream = (uint32_t)(c - l->clients)};
+    }
 }
 
 static void on_token(void *ctx)
@@ -249,7 +248,7 @@ static void on_token(void *ctx)
         add_sample(l, &l->itl, l->now_ns - c->last_ns);
     c->last_ns = l->now_ns;
     if (l->what == STREAMS)
-        take_delays(c);
+        take_tokens(c);
 }
 
 static void drop(struct client *c)
@@ -427,6 +426,20 @@ static void print_samples(const char *name, struct samples *s)
         at_share(s, 0.5), at_share(s, 0.9), at_share(s, 0.99), at_share(s, 1));
 }
 
+static enum err find_delays(struct load *l, struct error *e)
+{
+    struct load_scratch s = {
+        .off = mem_array(l->n_clients, sizeof *s.off), .counts = mem_array(l->n_clients, sizeof *s.counts)};
+    l->delay = (struct samples){.v = mem_array(l->n_tokens_in, sizeof *l->delay.v), .n = l->n_tokens_in};
+    const bool ok = s.off != NULL && s.counts != NULL && l->delay.v != NULL;
+    if (ok)
+        load_delays(
+            l->tokens, l->n_tokens_in, &s, (uint32_t)l->n_clients, (double)(l->step_ms * NS_PER_MS), l->delay.v);
+    mem_free(s.off);
+    mem_free(s.counts);
+    return ok ? OK : FAIL(e, ERR_NOMEM, "no memory for %zu delays", l->n_tokens_in);
+}
+
 static void report(struct load *l)
 {
     const double wall = (double)(MAX(l->end_ns, l->start_ns + 1) - l->start_ns) / 1e9;
@@ -496,7 +509,9 @@ static enum err open_clients(struct load *l, struct error *e)
 {
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     l->clients = mem_array(l->n_clients, sizeof *l->clients);
-    if (l->epoll < 0 || l->clients == NULL)
+    l->tokens_cap = l->what == STREAMS ? l->n_requests * l->n_tokens : 0;
+    l->tokens = mem_array(l->tokens_cap, sizeof *l->tokens);
+    if (l->epoll < 0 || l->clients == NULL || l->tokens == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for %llu clients", (unsigned long long)l->n_clients);
     for (uint32_t i = 0; i < l->n_clients; i++) {
         struct client *c = &l->clients[i];
@@ -521,6 +536,8 @@ int main(int argc, char **argv)
         err = open_clients(&l, &e);
     if (err == OK)
         err = run(&l, &e);
+    if (err == OK && l.what == STREAMS)
+        err = find_delays(&l, &e);
     if (err == OK)
         report(&l);
     else
@@ -530,9 +547,10 @@ int main(int argc, char **argv)
         buf_fini(&l.clients[i].out);
         load_answer_fini(&l.clients[i].answer);
     }
-    struct samples *all[] = {&l.ttft, &l.itl, &l.delay, &l.whole, &l.steps};
+    struct samples *all[] = {&l.ttft, &l.itl, &l.delay, &l.whole};
     for (size_t i = 0; i < COUNT_OF(all); i++)
         mem_free(all[i]->v);
+    mem_free(l.tokens);
     mem_free(l.clients);
     mem_free(l.jobs);
     mem_free(l.ids);
