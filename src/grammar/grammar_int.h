@@ -33,6 +33,13 @@ struct lang *lang_length(struct build *b, uint32_t min, uint32_t max, struct err
 struct lang *lang_and(struct build *b, const struct lang *x, const struct lang *y, struct error *e);
 struct lang *lang_or(struct build *b, const struct lang *x, const struct lang *y, struct error *e);
 struct lang *lang_not(struct build *b, const struct lang *x, struct error *e); /* among UTF-8 texts */
+/* A DFA by its edges: state 0 begins; at most one edge for a state and a byte; what has none is dead. Made minimal. */
+struct lang_edge {
+    uint32_t from, to;
+    uint8_t lo, hi; /* bytes, both included */
+};
+struct lang *lang_dfa(struct build *b, uint32_t n_states, const struct lang_edge *edge, uint32_t n_edges,
+    const bool *is_final, struct error *e);
 bool lang_is_empty(const struct lang *x);
 bool lang_has(const struct lang *x, struct str text);
 
@@ -45,6 +52,13 @@ expr_id expr_repeat(struct build *b, expr_id x, uint32_t min, uint32_t max); /* 
 expr_id expr_lang(struct build *b, const struct lang *x);                    /* as it is */
 expr_id expr_json_string(struct build *b, const struct lang *x);             /* in quotes, escaped as JSON */
 expr_id expr_control(struct build *b, struct str name);                      /* a control token */
+/* A graph whose edges are expressions: from state 0 to state n_states - 1 (objects with optional members and counts). A
+ * state is shared, not copied, by the edges that reach it. */
+struct expr_edge {
+    uint32_t from, to;
+    expr_id x;
+};
+expr_id expr_graph(struct build *b, uint32_t n_states, const struct expr_edge *edge, uint32_t n_edges);
 expr_id expr_rule_new(struct build *b);                                      /* a name for something defined later */
 void expr_rule_set(struct build *b, expr_id rule, expr_id x);
 
