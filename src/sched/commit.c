@@ -93,6 +93,8 @@ static void learn_cost(struct sched *s, const struct plan *plan, const struct st
     const struct plan_seq *ps = plan_seqs(plan);
     for (uint32_t i = 0; i < plan->n_seqs; i++)
         context += (double)ps[i].n_rows * ps[i].first_pos + 0.5 * (double)ps[i].n_rows * (double)(ps[i].n_rows + 1);
+    if (s->o.itl_target_ns > 0 && plan->n_rows > plan->n_seqs)
+        cost_steer(&s->cost, plan->n_rows, context, (double)result->cost_ns);
     cost_observe(&s->cost, plan->n_rows, context, (double)result->cost_ns);
 }
 

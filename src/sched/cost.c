@@ -19,6 +19,8 @@
 #define CLASS_SAMPLES_MAX 32 /* the window of the running means */
 #define OUTLIER_FACTOR    3.0
 #define TRUSTED_SAMPLES   3 /* of a class, before it corrects the fit */
+#define STEER_SHARE       0.25
+#define STEER_MAX         2.0
 #define REFIT_EVERY       8 /* samples, when they tell nothing new */
 #define N_COEFFICIENTS    3
 
@@ -150,32 +152,31 @@ double cost_predict(const struct cost *c, double rows, double row_context)
     return k->n >= TRUSTED_SAMPLES && there > 0 ? ns * k->ns / there : ns;
 }
 
+/* The newest steps say best what the next one like them will take: their ratio to the prediction, as a short running
+ * mean, steers the size of chunks until the classes have learnt it. */
+void cost_steer(struct cost *c, double rows, double row_context, double ns)
+{
+    const double predicted = cost_predict(c, rows, row_context);
+    if (!c->fit.fitted || !(predicted > 0))
+        return;
+    const double ratio = MIN(STEER_MAX, MAX(1 / STEER_MAX, ns / predicted)), before = c->steer > 0 ? c->steer : 1;
+    c->steer = before + (ratio - before) * STEER_SHARE;
+}
+
 uint32_t cost_rows(const struct cost *c, double rows, double row_context, uint32_t pos, double target_ns)
 {
-    const struct step_cost *f = &c->fit;
-    const double without = cost_predict(c, rows, row_context), left = target_ns - without;
-    if (!f->fitted || left <= 0)
+    if (!c->fit.fitted || cost_predict(c, rows, row_context) >= target_ns)
         return 0;
-    /* row x r + row_context x (r x pos + r x r / 2) = left */
-    const double linear = f->row_ns + f->row_context_ns * pos, square = f->row_context_ns / 2;
-    double r = SCHED_ROWS_MAX;
-    if (square > 0)
-        r = (sqrt(linear * linear + 4 * square * left) - linear) / (2 * square);
-    else if (linear > 0)
-        r = left / linear;
-    const double most = c->is_seeded ? SCHED_ROWS_MAX : MAX(2 * c->rows_seen - rows, rows);
-    r = MIN(r, most);
-    for (int i = 0; i < 4 && r >= 1; i++) { /* what has been measured near there? */
-        const double ns = cost_predict(c, rows + r, row_context + r * pos + r * r / 2);
-        const double fits = left / MAX(ns - without, 1.0);
-        if (ns > target_ns)
-            r *= MAX(0.25, 0.98 * fits);
-        else if (ns < 0.9 * target_ns && i < 2)
-            r = MIN(most, r * MIN(1.5, fits));
+    const double goal = target_ns / (c->steer > 0 ? c->steer : 1);
+    double most = c->is_seeded ? SCHED_ROWS_MAX : MIN((double)SCHED_ROWS_MAX, MAX(2 * c->rows_seen - rows, rows));
+    double fits = 0; /* halving what is between: the prediction has steps at the borders of the classes */
+    for (double r = most; most - fits > 0.5; r = fits + (most - fits) / 2) {
+        if (cost_predict(c, rows + r, row_context + r * pos + r * r / 2) <= goal)
+            fits = r;
         else
-            break;
+            most = r;
     }
-    return r < 1 ? 0 : (uint32_t)MIN(r, (double)SCHED_ROWS_MAX);
+    return (uint32_t)fits;
 }
 
 struct step_cost sched_cost(const struct sched *s)

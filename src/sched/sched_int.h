@@ -122,6 +122,7 @@ struct cost {
     double rows_seen;   /* of the largest class */
     bool is_seeded;     /* fit is what somebody said */
     double rows_per_ns; /* of recent steps; 0 = nothing measured */
+    double steer;       /* measured over predicted, of recent steps with chunks under a target; 0 = none yet */
 };
 
 /* What is left to spend in the plan being made, and what it has come to. */
@@ -234,6 +235,7 @@ enum err tenants_check(const struct sched *s, struct error *e) MUST_CHECK;
 /* cost.c */
 void cost_observe(struct cost *c, double rows, double row_context, double ns);
 double cost_predict(const struct cost *c, double rows, double row_context);
+void cost_steer(struct cost *c, double rows, double row_context, double ns);
 /* Rows from position pos on that fit into ns beside a step of these rows. */
 uint32_t cost_rows(const struct cost *c, double rows, double row_context, uint32_t pos, double target_ns);
 
