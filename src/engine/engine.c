@@ -377,8 +377,11 @@ enum err engine_new(const struct engine_options *o, struct engine **out, struct 
         err = record_open(o->record_path, o, &en->record, e);
     if (err == OK) {
         en->slots = (struct slots){.ctx = en->sched, .view = view_slot};
-        sched_set_events(en->sched,
-            (struct sched_events){.ctx = en, .on_progress = mail_progress, .on_done = mail_done, .on_look = mail_look});
+        sched_set_events(en->sched, (struct sched_events){.ctx = en,
+                                        .on_progress = mail_progress,
+                                        .on_done = mail_done,
+                                        .on_look = mail_look,
+                                        .on_jump = mail_jump});
         publish(en, clock_now(en->clock));
         atomic_store(&en->state, o->no_thread ? ENGINE_READY : ENGINE_STARTING);
     }

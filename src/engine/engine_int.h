@@ -78,6 +78,7 @@ struct engine_client {
 void mail_progress(void *ctx, struct request *r); /* sched_events */
 void mail_done(void *ctx, struct request *r);
 void mail_look(void *ctx, const struct request *r, bool cancel, uint32_t n_read);
+void mail_jump(void *ctx, const struct request *r, uint32_t i_choice, const uint32_t *ids, uint32_t n);
 /* Answer a request that never came to the scheduler, all choices alike. */
 void mail_refuse(struct engine *en, struct request *r, enum req_end why, const struct error *e, uint64_t now);
 void mail_give(struct engine *en); /* wake the clients that have news */

@@ -44,7 +44,7 @@ void publish_step(struct engine *en, const struct plan *p, const struct step_res
         const uint32_t slot = result->tokens[i].slot;
         struct slot_view v;
         sched_slot_view(en->sched, slot, &v);
-        if (v.request == NULL || slot >= en->n_slots)
+        if (v.request == NULL || slot >= en->n_slots || v.is_dropped || result->tokens[i].id == STEP_ID_OVER)
             continue;
         const uint32_t tenant = MIN(v.request->o.tenant, STATS_TENANTS_MAX - 1u);
         if (atomic_load_explicit(&v.choice->n_out, memory_order_relaxed) > 0)

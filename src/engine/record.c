@@ -251,6 +251,16 @@ void record_commit(struct record *rec, const struct step_result *result, uint64_
     end(rec);
 }
 
+void record_jump(struct record *rec, const struct request *r, uint32_t i_choice, const uint32_t *ids, uint32_t n)
+{
+    if (!begin(rec, FRAME_JUMP, 16 + 4 * (uint64_t)n))
+        return;
+    add_u64(rec, (uintptr_t)r);
+    add_u32(rec, i_choice);
+    add_ids(rec, ids, n);
+    end(rec);
+}
+
 void record_end(struct record *rec, const struct request *r)
 {
     if (!begin(rec, FRAME_END, 12 + 8 * (uint64_t)r->n_choices))

@@ -29,6 +29,8 @@ void record_look(struct record *rec, const struct request *r, bool cancel, uint3
 void record_sweep(struct record *rec, uint64_t now);
 void record_plan(struct record *rec, uint64_t now, bool flying, const struct plan *plan); /* NULL: nothing to do */
 void record_commit(struct record *rec, const struct step_result *result, uint64_t now);
+/* What a grammar forced behind the token that the next commit appends: a replay has no grammars. */
+void record_jump(struct record *rec, const struct request *r, uint32_t i_choice, const uint32_t *ids, uint32_t n);
 void record_end(struct record *rec, const struct request *r);
 void record_abort(struct record *rec, enum req_end why, uint64_t now);
 void record_weight(struct record *rec, uint32_t tenant, double weight);

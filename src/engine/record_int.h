@@ -19,6 +19,7 @@ enum frame_kind {
     FRAME_END,
     FRAME_ABORT,
     FRAME_WEIGHT,
+    FRAME_JUMP,
 };
 
 /* A field of a struct; all travel as 64 bits. */

@@ -312,6 +312,26 @@ static enum err frame_look(struct replay *r, struct reader *in, struct error *e)
     return OK;
 }
 
+/* They lie behind the token that the next commit appends, where that commit writes them again. */
+static enum err frame_jump(struct replay *r, struct reader *in, struct error *e)
+{
+    const struct live *l = live_find(r, read_u64(in));
+    const uint32_t i_choice = read_u32(in), n = read_u32(in);
+    (void)e;
+    if (in->failure != OK || l == NULL || i_choice >= l->request->n_choices)
+        return READER_FAIL(in, ERR_FORMAT, "forced tokens of a request that is not there");
+    struct choice *c = &l->request->choices[i_choice];
+    const uint64_t at = (uint64_t)atomic_load(&c->n_out) + 1 + c->n_script;
+    const struct str ids = read_bytes(in, (uint64_t)n * 4);
+    TRY(in->failure);
+    if (at + n > l->request->o.max_tokens)
+        return READER_FAIL(in, ERR_FORMAT, "%u forced tokens are more than the request may have", n);
+    memcpy(c->ids + at, ids.p, ids.n);
+    c->script = c->ids + (at - c->n_script);
+    c->n_script += n;
+    return OK;
+}
+
 static enum err frame_sweep(struct replay *r, struct reader *in, struct error *e)
 {
     r->now = read_u64(in);
@@ -466,6 +486,7 @@ static enum err run_frame(struct replay *r, uint32_t kind, struct reader *in, st
     case FRAME_END: return frame_end(r, in, e);
     case FRAME_ABORT: return frame_abort(r, in, e);
     case FRAME_WEIGHT: return frame_weight(r, in, e);
+    case FRAME_JUMP: return frame_jump(r, in, e);
     }
     return READER_FAIL(in, ERR_FORMAT, "a frame of kind %u", kind);
 }

@@ -48,7 +48,7 @@ static enum err check_slot(const struct sched *s, uint32_t slot, struct tally *t
     if (q->request != s->groups[q->group].request || q->n_out > q->out_limit ||
         atomic_load_explicit(&q->choice->n_out, memory_order_relaxed) != q->n_out)
         return FAIL(e, ERR_INTERNAL, "slot %u: its choice has not %u tokens", slot, q->n_out);
-    if (q->n_plans > s->step - s->committed || q->n_flying > q->n_plans)
+    if (q->n_plans > s->step - s->committed || q->n_flying + q->n_dropped > q->n_plans)
         return FAIL(e, ERR_INTERNAL, "slot %u: %u plans name it, %u tokens fly", slot, q->n_plans, q->n_flying);
     return check_blocks(s, slot, q, e);
 }

@@ -1,5 +1,5 @@
 /* A step is done: its tokens are appended, blocks that became full are published, and sequences end. Only here do
- * histories, output counts and stop matchers move, so they are the same whatever was planned around them.
+ * histories, output counts, stop matchers and grammars move, so they are the same whatever was planned around them.
  *
  * A sequence may have changed since the plan was made: ended (its rows were surplus), swapped out (nothing differs but
  * where its blocks are), or preempted for recomputing (the token counts, the positions do not). It cannot have been
@@ -48,23 +48,67 @@ static void token_append(struct seq *q, const struct step_token *t)
     q->n_out = n + 1;
 }
 
-static void commit_token(struct sched *s, uint32_t slot, const struct step_token *t, uint64_t now)
+/* The next token of the sequence, whoever chose it. */
+static enum req_end token_take(struct sched *s, struct seq *q, const struct step_token *t)
+{
+    token_append(q, t);
+    s->stats.output_tokens++;
+    tenant_charge(s, q->tenant, s->o.vtc_output_weight);
+    return token_ends(q, t->id);
+}
+
+/* What comes next without asking the model. */
+static bool is_forced(struct seq *q, uint32_t *id)
+{
+    struct choice *c = q->choice;
+    if (c->n_script == 0)
+        return false;
+    *id = *c->script++;
+    c->n_script--;
+    return true;
+}
+
+/* Append what the grammar forces. A flying step has its last row at the token before that: it is right to compute it,
+ * and what it chooses behind it is not wanted. */
+static enum req_end commit_jump(struct sched *s, struct seq *q)
+{
+    const uint32_t from = q->n_out;
+    enum req_end end = END_NONE;
+    struct step_token t = {0}; /* certain: a log-probability of 0 */
+    while (end == END_NONE && is_forced(q, &t.id))
+        end = t.id != UINT32_MAX ? token_take(s, q, &t) : END_FAILED;
+    const uint32_t n = q->n_out - from;
+    s->stats.jumped_tokens += n;
+    if (n > 0 && q->n_flying > 0) {
+        q->n_dropped += q->n_flying;
+        q->n_flying = 0;
+    }
+    if (n > 0 && s->events.on_jump != NULL)
+        s->events.on_jump(s->events.ctx, q->request, q->i_choice, q->ids + from, n);
+    return end;
+}
+
+/* is_last: of its tokens of this step. Behind the others stands what comes next. */
+static void commit_token(struct sched *s, uint32_t slot, const struct step_token *t, bool is_last, uint64_t now)
 {
     struct seq *q = &s->seqs[slot];
     struct request *r = q->request;
-    if (t == NULL || t->id == UINT32_MAX) {
-        (void)FAIL(
-            &r->error, ERR_INTERNAL, "no token could be chosen: the logits are not numbers, or nothing is allowed");
-        seq_end(s, slot, END_FAILED, now);
+    if (t == NULL || t->id >= STEP_ID_OVER) {
+        const bool is_over = t != NULL && t->id == STEP_ID_OVER;
+        if (!is_over)
+            (void)FAIL(
+                &r->error, ERR_INTERNAL, "no token could be chosen: the logits are not numbers, or nothing is allowed");
+        seq_end(s, slot, is_over ? END_EOS : END_FAILED, now);
         return;
     }
-    token_append(q, t);
     q->want_prompt = false;
-    s->stats.output_tokens++;
-    tenant_charge(s, q->tenant, s->o.vtc_output_weight);
     if (r->t_first_token == 0)
         r->t_first_token = now;
-    const enum req_end end = token_ends(q, t->id);
+    enum req_end end = token_take(s, q, t);
+    if (end == END_NONE && is_last && (q->choice->walk != NULL || q->choice->n_script > 0))
+        end = commit_jump(s, q);
+    if (end == END_FAILED && s->events.on_jump != NULL)
+        s->events.on_jump(s->events.ctx, r, q->i_choice, &(uint32_t){UINT32_MAX}, 1);
     atomic_store_explicit(&q->choice->n_out, q->n_out, memory_order_release);
     if (end != END_NONE)
         seq_end(s, slot, end, now);
@@ -120,9 +164,11 @@ void sched_commit(struct sched *s, const struct plan *plan, const struct step_re
             continue;
         }
         commit_rows(s, ps, q);
-        if (ps->samples != 0) {
+        if (ps->samples != 0 && q->n_dropped > 0) {
+            q->n_dropped--;
+        } else if (ps->samples != 0) {
             q->n_flying--;
-            commit_token(s, ps->slot, t, now);
+            commit_token(s, ps->slot, t, true, now);
         }
     }
 }

@@ -69,11 +69,15 @@ PLAN_ARRAY(struct kv_copy, plan_out_copies, at_out_copies) /* [n_out_copies] dev
 PLAN_ARRAY(struct kv_copy, plan_in_copies, at_in_copies)   /* [n_in_copies] host to device */
 #undef PLAN_ARRAY
 
+#define STEP_ID_NONE UINT32_MAX /* the row had nothing to choose from (NaN, empty mask) */
+#define STEP_ID_OVER                                                                                                   \
+    (UINT32_MAX - 1) /* the grammar's text is complete, nothing may follow, and no end token may be chosen */
+
 /* What came of one sampling sequence of a step; filled by the runner in the order of plan_seqs that sample. Slots that
  * had ended before sampling may be left out. */
 struct step_token {
     uint32_t slot;
-    uint32_t id; /* UINT32_MAX: the row had nothing to choose from (NaN, empty mask) */
+    uint32_t id; /* or STEP_ID_* */
     float logprob;
     uint32_t n_top;
     struct token_logprob *top; /* the runner's room, valid until the step after the next */

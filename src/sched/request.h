@@ -16,6 +16,7 @@
 #define SCHED_REQUEST_H
 
 #include "base/base.h"
+#include "grammar/grammar.h"
 #include "sample/sample.h"
 #include "text/detok.h"
 
@@ -54,7 +55,8 @@ struct request_options {
     bool show_special;
     const uint64_t *allowed; /* bit per id (allowed_token_ids); vocab bits; NULL = all */
     uint32_t vocab_size;
-    uint32_t n_top; /* alternatives per token */
+    struct grammar *grammar; /* what the answers may say; the reference moves to the request; NULL = anything */
+    uint32_t n_top;          /* alternatives per token */
     bool want_logprobs;
     bool want_prompt_logprobs; /* also of the prompt's tokens; bypasses the prefix lookup */
     uint32_t tenant;           /* index into the scheduler's tenants; 0 = the common one */
@@ -85,6 +87,9 @@ struct choice {
     struct detok stop_state;       /* engine only */
     struct sample_history history; /* engine only; cap 0 when no penalty is set */
     struct sample_params sample;
+    struct grammar_walk *walk; /* engine only: where the answer stands in the grammar; NULL without one */
+    const uint32_t *script;    /* a replay's: what the recorded grammar forced, UINT32_MAX = it broke; NULL otherwise */
+    uint32_t n_script;
 };
 
 struct request {
@@ -110,7 +115,15 @@ struct request {
     struct error error;     /* for END_FAILED */
 };
 
-/* ERR_INVALID, ERR_LIMIT name the field. The sampling parameters must have been checked. */
+/* Tokens that a grammar forces are known without asking the model. They are appended several at a time, unless
+ * log-probabilities are wanted: those only the model knows. Which tokens they are does not depend on that. */
+static inline bool request_jumps(const struct request_options *o)
+{
+    return o->grammar != NULL && !o->want_logprobs && o->n_top == 0;
+}
+
+/* ERR_INVALID, ERR_LIMIT name the field. The sampling parameters must have been checked. On an error stops and grammar
+ * are still the asker's. */
 enum err request_new(const struct request_options *o, struct request **out, struct error *e) MUST_CHECK;
 void request_free(struct request *r); /* NULL is fine */
 

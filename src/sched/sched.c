@@ -368,7 +368,8 @@ void sched_slot_view(const struct sched *s, uint32_t slot, struct slot_view *out
         .i_choice = q->i_choice,
         .output_index = (uint64_t)o->n_resume + q->n_out,
         .banned = o->banned_ids, /* followed by the stop ids: request.c */
-        .n_banned = o->n_banned_ids + (is_short ? o->n_stop_ids : 0)};
+        .n_banned = o->n_banned_ids + (is_short ? o->n_stop_ids : 0),
+        .is_dropped = q->n_dropped > 0};
 }
 
 bool sched_is_idle(const struct sched *s)

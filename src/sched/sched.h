@@ -20,6 +20,10 @@
  * choose counts as known but unread; if commit then finds that the sequence has ended, the surplus row's result is
  * dropped. Blocks given up meanwhile are parked behind the last launched step (kv.h).
  *
+ * A grammar may force tokens. Those are appended at commit, behind the chosen one, so the gap grows by several tokens
+ * and the next step closes it with several rows. What a flying step chooses behind a token that was no longer the last
+ * is dropped; its row was needed all the same.
+ *
  * Policies are described with when to use which in docs/scheduling.md, and by the enums below.
  *
  * Threads: the engine thread. Nothing allocates after sched_new. */
@@ -114,6 +118,9 @@ struct sched_events {
     void (*on_done)(void *ctx, struct request *r);
     /* What the asker has changed, as it was seen: for recordings, since the asker may change it again. May be NULL. */
     void (*on_look)(void *ctx, const struct request *r, bool cancel, uint32_t n_read);
+    /* A grammar left no choice: these ids were appended without asking the model, behind the token being committed. An
+     * id of UINT32_MAX says that the token broke the grammar. For recordings and numbers. May be NULL. */
+    void (*on_jump)(void *ctx, const struct request *r, uint32_t i_choice, const uint32_t *ids, uint32_t n);
 };
 void sched_set_events(struct sched *s, struct sched_events ev);
 
@@ -141,6 +148,7 @@ struct slot_view {
     uint64_t output_index;  /* of the token to be chosen */
     const uint32_t *banned; /* stop ids while below min_tokens, and banned_ids */
     uint32_t n_banned;
+    bool is_dropped; /* the token that the flying step chooses is not wanted: others were appended meanwhile */
 };
 void sched_slot_view(const struct sched *s, uint32_t slot, struct slot_view *out);
 
@@ -162,6 +170,7 @@ struct sched_stats {
     uint64_t preempted_swap, preempted_recompute;
     uint64_t steps, prompt_tokens, output_tokens; /* computed prompt rows; chosen ids */
     uint64_t surplus_rows;                        /* computed for sequences that had ended */
+    uint64_t jumped_tokens;                       /* output tokens that a grammar forced */
     uint64_t retry_ns;                            /* what a busy answer would say now */
 };
 void sched_stats(const struct sched *s, struct sched_stats *out);

@@ -58,10 +58,11 @@ struct seq {
     bool is_paused, want_prompt; /* want_prompt: rows of the prompt want logits */
     uint32_t n_prompt, n_out, out_limit;
     uint32_t computed, stored, n_final, n_published;
-    uint32_t n_flying; /* tokens being chosen by plans that are not committed */
-    uint32_t n_plans;  /* plans that are not committed and name the slot */
-    uint32_t share;    /* rows given in the plan being made */
-    uint32_t last_id;  /* the newest chosen token */
+    uint32_t n_flying;  /* tokens being chosen by plans that are not committed */
+    uint32_t n_plans;   /* plans that are not committed and name the slot */
+    uint32_t n_dropped; /* of these plans: those whose token is not wanted any more */
+    uint32_t share;     /* rows given in the plan being made */
+    uint32_t last_id;   /* the newest chosen token */
     struct kv_seq kv;
     uint32_t read_window, tenant, adapter;
     const uint32_t *prompt;

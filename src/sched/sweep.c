@@ -186,7 +186,7 @@ void sched_abort_all(struct sched *s, enum req_end why, const struct error *e, u
     kv_fence_done(s->kv, s->step);
     for (uint32_t i = 0; i < s->n_slots; i++) {
         struct seq *q = &s->seqs[i];
-        q->n_plans = q->n_flying = 0;
+        q->n_plans = q->n_flying = q->n_dropped = 0;
         if (q->state == SEQ_ENDED)
             slot_give(s, i);
     }
