@@ -117,6 +117,11 @@
 #define SCHED_TENANTS_MAX   65536      /* tenants with a counter of their own */
 #define SCHED_ROWS_MAX      (1u << 20) /* rows of one step; activations would be tens of gigabytes */
 
+/* Speculation. */
+#define SPEC_K_MAX      8  /* guesses of one sequence in a step; the chance that all hold falls with each */
+#define NGRAM_MAX       16 /* tokens of a match; longer ones decide nothing that these do not */
+#define NGRAM_CHAIN_MAX 16 /* earlier places looked at in one search, so that a step costs the same at any length */
+
 /* Stop strings of one request. */
 #define STOPS_MAX       64          /* OpenAI allows 4; clients list a few dozen. Also the most children of a node */
 #define STOP_BYTES_MAX  1024        /* one stop; as much text may be held back from a stream */
@@ -201,6 +206,15 @@
 #define STREAM_REPLAY_BYTES  (4 * MIB)    /* kept of one resumable stream: an answer of about 20 thousand tokens */
 #define STREAM_REPLAYS_MAX   64           /* resumable streams kept at once */
 #define STREAM_GRACE_S       60           /* a broken stream goes on for this long, and stays readable as long after */
+
+/* Tool calls. */
+#define TOOLS_MAX             128         /* of one request; OpenAI's own limit */
+#define TOOL_NAME_BYTES_MAX   64          /* OpenAI's own limit */
+#define TOOL_SCHEMA_BYTES_MAX (64 * 1024) /* parameters of one tool, as JSON; large ones have 10 KB */
+#define TOOLS_BYTES_MAX       (1 * MIB)   /* all tools of a request, as JSON */
+#define TOOL_HEAD_BYTES_MAX   1024        /* a call up to its arguments: markers, a name, white space */
+#define TOOL_VALUE_BYTES_MAX  (1 * MIB)   /* an argument that is held until it is whole, because it is no string */
+#define TOOL_CALLS_MAX        128         /* of one message that is sent back */
 
 /* The HTTP server: keys and tenants. */
 #define KEYS_MAX           4096      /* rows of a key file; every request is compared with all of them */

@@ -4,7 +4,8 @@
  *
  * Why turns and not threads per request: a model computes all sequences together, so there is one decision per step,
  * and one place to make it. Why one step ahead: while an asynchronous device computes step t+1, the host reads step t,
- * matches its stops and tells its clients. PLAN counts the token that flies as known but unread; a row planned for a
+ * matches its stops and tells its clients. Where guesses are made there is no step ahead: they stand behind the newest
+ * token, which must have been read. PLAN counts the token that flies as known but unread; a row planned for a
  * sequence that then turns out to have ended is computed and dropped.
  *
  * Invariants:
@@ -78,7 +79,9 @@ static void fail(struct engine *en, const struct error *why, uint64_t now)
 static void audit(struct engine *en, uint64_t now)
 {
     struct error e = {0};
-    if (kv_check(en->kv, &e) != OK || sched_check(en->sched, &e) != OK)
+    const struct proposer *draft = en->o.draft;
+    if (kv_check(en->kv, &e) != OK || sched_check(en->sched, &e) != OK ||
+        (draft != NULL && draft->ops->check != NULL && draft->ops->check(draft, &e) != OK))
         fail(en, &e, now);
 }
 
@@ -183,6 +186,18 @@ static enum err commit(struct engine *en, const struct plan *plan, struct error 
     return OK;
 }
 
+/* PROPOSE. The step that flies has to land first: what it chooses is what guesses stand behind. */
+static enum err guess(struct engine *en, bool *landed, struct error *e)
+{
+    if (!sched_speculates(en->sched) || engine_state(en) == ENGINE_FAILED || atomic_load(&en->abort))
+        return OK;
+    *landed = en->flying != NULL;
+    if (*landed)
+        TRY(commit(en, en->flying, e));
+    en->flying = NULL;
+    return propose(en, e);
+}
+
 static void note_state(struct engine *en)
 {
     int draining = ENGINE_DRAINING;
@@ -194,23 +209,28 @@ static void note_state(struct engine *en)
 static bool turn(struct engine *en, uint64_t *next_ns)
 {
     struct error e = {0};
-    const uint64_t now = clock_now(en->clock);
-    const uint64_t live = atomic_load_explicit(&en->n_live, memory_order_relaxed);
+    uint64_t now = clock_now(en->clock);
+    const uint64_t start = now, live = atomic_load_explicit(&en->n_live, memory_order_relaxed);
     if (live > 0)
         atomic_store_explicit(&en->progress_ns, MAX(now, (uint64_t)1), memory_order_relaxed);
 
     /* 1 TAKE: requests, cancels, weights; deadlines. */
     take(en, now);
 
-    /* 2 PLAN: a pure decision; never blocks, never allocates. */
-    struct plan *plan = make_plan(en, now);
+    /* 2 PROPOSE and PLAN: a pure decision; never blocks, never allocates. */
+    bool landed = false;
+    enum err err = guess(en, &landed, &e);
+    if (landed)
+        now = clock_now(en->clock);
+    struct plan *plan = err == OK ? make_plan(en, now) : NULL;
     en->stats.plan_ns += clock_now(en->clock) - now;
     mail_give(en); /* what was refused or ended so far need not wait for the step */
 
     /* 3 LAUNCH: forward returns at once on an asynchronous device. Its sampling has to wait for the commit of the step
      * before, which knows the penalties and masks; on a synchronous one there is no step before. */
     struct plan *landing = en->late ? en->flying : plan;
-    enum err err = plan != NULL ? launch(en, plan, &e) : OK;
+    if (err == OK && plan != NULL)
+        err = launch(en, plan, &e);
     if (err == OK && plan != NULL && !en->late)
         err = sample(en, plan, &e);
 
@@ -227,10 +247,10 @@ static bool turn(struct engine *en, uint64_t *next_ns)
 
     /* 5 GIVE: notices to clients, numbers to whoever asks. */
     const bool worked =
-        plan != NULL || landing != NULL || live != atomic_load_explicit(&en->n_live, memory_order_relaxed);
+        plan != NULL || landing != NULL || landed || live != atomic_load_explicit(&en->n_live, memory_order_relaxed);
     en->stats.turns++;
     const uint64_t end = clock_now(en->clock);
-    en->stats.busy_ns += end - now;
+    en->stats.busy_ns += end - start;
     publish(en, end);
     mail_give(en);
     note_state(en);
@@ -316,14 +336,17 @@ static enum err make_room(struct engine *en, struct error *e)
     const struct sched_options *s = &en->o.sched;
     en->n_slots = sched_slots(s);
     en->last_ns = mem_array(en->n_slots, sizeof *en->last_ns);
+    en->asks = mem_array(s->max_num_seqs, sizeof *en->asks);
+    en->guesses = mem_array(s->max_num_seqs, sizeof *en->guesses);
     en->tenant_started = mem_array(STATS_TENANTS_MAX, sizeof *en->tenant_started);
     en->tenant_inside = mem_array(STATS_TENANTS_MAX, sizeof *en->tenant_inside);
     en->weights = mem_array(MAX(s->tenants_max, 1u), sizeof *en->weights);
     en->stats_words = mem_array(STATS_WORDS, sizeof *en->stats_words);
     en->map = mem_array(en->o.kv.n_blocks, sizeof *en->map);
     en->map_scratch = mem_array(en->o.kv.n_blocks, sizeof *en->map_scratch);
-    if (en->last_ns == NULL || en->tenant_started == NULL || en->tenant_inside == NULL || en->weights == NULL ||
-        en->stats_words == NULL || en->map == NULL || en->map_scratch == NULL)
+    if (en->last_ns == NULL || en->asks == NULL || en->guesses == NULL || en->tenant_started == NULL ||
+        en->tenant_inside == NULL || en->weights == NULL || en->stats_words == NULL || en->map == NULL ||
+        en->map_scratch == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for an engine of %u requests", en->o.requests_max);
     TRY(ring_init(
         &en->inbox, RING_MPSC, power_of_two_over(en->o.requests_max), sizeof(struct request *), &en->wake, e));
@@ -391,7 +414,8 @@ enum err engine_new(const struct engine_options *o, struct engine **out, struct 
             err = FAIL(e, ERR_IO, "cannot start the engine thread");
     }
     if (err != OK) {
-        en->runner = NULL; /* stays the caller's when nothing came of it */
+        en->runner = NULL; /* stays the caller's when nothing came of it; so does the draft */
+        en->o.draft = NULL;
         engine_free(en);
         return err;
     }
@@ -434,7 +458,10 @@ void engine_free(struct engine *en)
     runner_close(en->runner);
     ring_fini(&en->inbox);
     wake_fini(&en->wake);
+    proposer_close(en->o.draft);
     mem_free(en->last_ns);
+    mem_free(en->asks);
+    mem_free(en->guesses);
     mem_free(en->tenant_started);
     mem_free(en->tenant_inside);
     mem_free(en->weights);

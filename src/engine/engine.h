@@ -2,7 +2,7 @@
  * reaches it through two mailboxes: submit puts a request into the inbox, notices come back through the client's own
  * outbox; and through published numbers (engine_stats, engine_load), which never touch the engine thread.
  *
- *    TAKE mail · PLAN · LAUNCH · COMMIT the step before · GIVE notices · REST
+ *    TAKE mail · PROPOSE · PLAN · LAUNCH · COMMIT the step before · GIVE notices · REST
  *
  * A client is one thread that asks: a network thread, or the caller of the embedding API. A notice is a pointer to a
  * request that has something new; at most one is on its way for each request, and then the final one, after which the
@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/ring.h"
+#include "engine/propose.h"
 #include "engine/runner.h"
 #include "engine/stats.h"
 
@@ -32,6 +33,8 @@ struct engine_options {
     struct kv_options kv;
     struct kv_key key;       /* numerics of the model; adapter and salt come from the request */
     struct runner *runner;   /* taken over when engine_new succeeds */
+    struct proposer *draft;  /* for SPEC_DRAFT; taken over likewise; NULL = requests that want it get no guesses */
+    uint32_t vocab;          /* guesses are below; 0 = all are */
     struct clock *clock;     /* borrowed */
     uint32_t requests_max;   /* inside at once, over all clients */
     const char *record_path; /* NULL = no recording; see record.h */

@@ -28,8 +28,11 @@ struct engine {
     struct kv *kv;
     struct sched *sched;
     struct plan *plans[2];
-    struct plan *flying; /* launched and not committed, or NULL */
-    uint64_t *last_ns;   /* [slots] when the sequence got its last token */
+    struct plan *flying;           /* launched and not committed, or NULL */
+    uint64_t *last_ns;             /* [slots] when the sequence got its last token */
+    struct spec_ask *asks;         /* [max_num_seqs] */
+    struct guesses *guesses;       /* [max_num_seqs] */
+    double guess_ns[SPEC_METHODS]; /* what a guess costs its proposer, running mean; 0 = nothing */
     uint32_t n_slots;
     uint64_t seen_changes;           /* of `changes`, at the last sweep */
     struct engine_client *with_news; /* clients to be woken by GIVE */
@@ -82,6 +85,9 @@ void mail_jump(void *ctx, const struct request *r, uint32_t i_choice, const uint
 /* Answer a request that never came to the scheduler, all choices alike. */
 void mail_refuse(struct engine *en, struct request *r, enum req_end why, const struct error *e, uint64_t now);
 void mail_give(struct engine *en); /* wake the clients that have news */
+
+/* propose.c. Engine thread. Nothing flies. */
+enum err propose(struct engine *en, struct error *e) MUST_CHECK;
 
 /* publish.c. Engine thread. */
 void publish_step(

@@ -25,10 +25,10 @@ struct cell { /* one KV slot */
 
 struct flight { /* what is kept of a step between forward and wait */
     uint64_t step, done_ns, cost_ns;
-    uint32_t n;
-    uint64_t *chain; /* [seqs_max] of each sampling sequence's last row */
-    struct step_token *tokens;
-    struct token_logprob *top; /* [seqs_max][top_max] */
+    uint32_t n, n_chains;
+    uint64_t *chain;           /* [out_max] of each sampling sequence's last row, or of the last n_spec + 1 */
+    struct step_token *tokens; /* [out_max] */
+    struct token_logprob *top; /* [out_max][top_max] */
 };
 
 struct fake_runner {
@@ -173,11 +173,10 @@ static enum err run_seq(
         TRY(slot_of(f, p, s, s->first_pos - 1, &at, e));
         chain = f->cells[at].chain;
     }
-    for (uint32_t i = 0; i < s->n_rows; i++)
+    for (uint32_t i = 0; i < s->n_rows; i++) {
         TRY(run_row(f, p, s, s->first_row + i, &chain, e));
-    if (s->samples) {
-        fl->tokens[fl->n] = (struct step_token){.slot = s->slot, .id = UINT32_MAX};
-        fl->chain[fl->n++] = chain;
+        if (s->samples != 0 && i + s->n_spec + 1 >= s->n_rows)
+            fl->chain[fl->n_chains++] = chain;
     }
     return OK;
 }
@@ -211,7 +210,7 @@ static enum err fake_forward(struct runner *r, const struct plan *p, const struc
     if (f->o.fail_at_step != 0 && p->step >= f->o.fail_at_step)
         return FAIL(e, ERR_IO, "the device failed at step %llu, as it was told to", (unsigned long long)p->step);
     fl->step = p->step;
-    fl->n = 0;
+    fl->n = fl->n_chains = 0;
     TRY(do_copies(f, p, e));
     for (uint32_t i = 0; i < p->n_seqs; i++)
         TRY(run_seq(f, p, &plan_seqs(p)[i], fl, e));
@@ -253,7 +252,7 @@ uint32_t fake_choose(const struct fake_runner_options *o, const struct slot_view
 static enum err prove_tokens(const struct fake_runner *f, const struct plan *p, const struct plan_seq *s,
     const struct slot_view *v, struct error *e)
 {
-    for (uint32_t pos = 0; pos < s->n_kv; pos++) {
+    for (uint32_t pos = 0; pos < s->n_kv - s->n_spec; pos++) {
         uint32_t at;
         TRY(slot_of(f, p, s, pos, &at, e));
         const uint32_t n_prompt = v->request->o.n_prompt;
@@ -265,14 +264,34 @@ static enum err prove_tokens(const struct fake_runner *f, const struct plan *p, 
     return OK;
 }
 
-static void fill_logprobs(struct flight *fl, uint32_t i, const struct slot_view *v, const struct fake_runner *f)
+static void fill_logprobs(
+    struct flight *fl, uint32_t i, uint64_t chain, const struct slot_view *v, const struct fake_runner *f)
 {
     struct step_token *t = &fl->tokens[i];
-    t->logprob = -(float)(double)(fl->chain[i] % HASH_ONE) / (float)HASH_ONE;
+    t->logprob = -(float)(double)(chain % HASH_ONE) / (float)HASH_ONE;
     t->n_top = MIN(MIN(v->request->o.n_top, f->l.top_max), f->o.vocab);
     t->top = fl->top + (size_t)i * f->l.top_max;
     for (uint32_t k = 0; k < t->n_top; k++)
         t->top[k] = (struct token_logprob){.id = (t->id + k) % f->o.vocab, .logprob = t->logprob - (float)k};
+}
+
+/* The tokens of one sequence, from the chains of its last rows: until one is not what was guessed. */
+static void choose_seq(const struct fake_runner *f, const struct plan *p, const struct plan_seq *s,
+    const struct slot_view *v, const uint64_t *chain, struct flight *fl)
+{
+    const int32_t *guess = plan_token(p) + s->first_row + s->n_rows - s->n_spec;
+    for (uint32_t i = 0; i <= s->n_spec; i++) {
+        const uint32_t k = fl->n++;
+        fl->tokens[k] = (struct step_token){.slot = s->slot};
+        if (v->request == NULL) /* it has ended: any token will do */
+            return;
+        const struct slot_view at = slot_view_later(v, i);
+        fl->tokens[k].id = fake_choose(&f->o, &at, chain[i]);
+        if (v->request->o.want_logprobs || v->request->o.n_top > 0)
+            fill_logprobs(fl, k, chain[i], v, f);
+        if (i < s->n_spec && guess[i] != (int32_t)fl->tokens[k].id)
+            return;
+    }
 }
 
 static enum err fake_sample(struct runner *r, const struct plan *p, const struct slots *slots, struct error *e)
@@ -288,14 +307,8 @@ static enum err fake_sample(struct runner *r, const struct plan *p, const struct
             TRY(prove_tokens(f, p, s, &v, e));
         if (!s->samples)
             continue;
-        if (v.request == NULL) /* it has ended: any token will do */
-            fl->tokens[n].id = 0;
-        else {
-            fl->tokens[n].id = fake_choose(&f->o, &v, fl->chain[n]);
-            if (v.request->o.want_logprobs || v.request->o.n_top > 0)
-                fill_logprobs(fl, n, &v, f);
-        }
-        n++;
+        choose_seq(f, p, s, &v, fl->chain + n, fl);
+        n += s->n_spec + 1;
     }
     return OK;
 }
@@ -353,9 +366,9 @@ enum err fake_runner_open(const struct fake_runner_options *o, const struct runn
     bool ok = f->cells != NULL && f->host != NULL;
     for (size_t i = 0; i < COUNT_OF(f->flights); i++) {
         struct flight *fl = &f->flights[i];
-        fl->chain = mem_array(l->seqs_max, sizeof *fl->chain);
-        fl->tokens = mem_array(l->seqs_max, sizeof *fl->tokens);
-        fl->top = mem_array((size_t)l->seqs_max * l->top_max, sizeof *fl->top);
+        fl->chain = mem_array(l->out_max, sizeof *fl->chain);
+        fl->tokens = mem_array(l->out_max, sizeof *fl->tokens);
+        fl->top = mem_array((size_t)l->out_max * l->top_max, sizeof *fl->top);
         ok = ok && fl->chain != NULL && fl->tokens != NULL && fl->top != NULL;
     }
     if (!ok) {

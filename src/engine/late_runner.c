@@ -33,7 +33,7 @@ struct late_runner {
     struct late_step steps[2]; /* by step parity */
     uint32_t n_before;         /* what the last step that ran has chosen */
     uint64_t step_before;
-    struct step_token *before; /* [seqs_max] */
+    struct step_token *before; /* [out_max] */
 };
 
 static struct late_runner *self(struct runner *r)
@@ -114,7 +114,7 @@ static enum err fill_flying(const struct late_runner *l, struct plan *p, struct 
         if (plan_token(p)[row] != PLAN_TOKEN_FLYING)
             continue;
         const uint32_t slot = plan_seqs(p)[plan_seq_of_row(p)[row]].slot;
-        uint32_t i = 0;
+        uint32_t i = 0; /* a sequence with guesses is never planned ahead: the first token is the only one */
         while (i < l->n_before && l->before[i].slot != slot)
             i++;
         if (l->step_before != p->step - 1 || i == l->n_before)
@@ -220,7 +220,7 @@ enum err late_runner_open(struct runner *inner, const struct runner_limits *l, s
         .wait = late_wait,
         .close = late_close};
     late->base.ops = &late->ops;
-    late->before = mem_array(l->seqs_max, sizeof *late->before);
+    late->before = mem_array(l->out_max, sizeof *late->before);
     bool ok = late->before != NULL;
     for (size_t i = 0; i < COUNT_OF(late->steps); i++) {
         late->steps[i].kept = mem_array(l->seqs_max, sizeof *late->steps[i].kept);

@@ -53,10 +53,6 @@ void mail_look(void *ctx, const struct request *r, bool cancel, uint32_t n_read)
 void mail_jump(void *ctx, const struct request *r, uint32_t i_choice, const uint32_t *ids, uint32_t n)
 {
     struct engine *en = ctx;
-    if (ids[0] != UINT32_MAX) {
-        en->stats.output_tokens += n;
-        en->stats.tenants[MIN(r->o.tenant, STATS_TENANTS_MAX - 1u)].output_tokens += n;
-    }
     record_jump(en->record, r, i_choice, ids, n);
 }
 

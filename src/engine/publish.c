@@ -43,6 +43,8 @@ void publish_step(struct engine *en, const struct plan *p, const struct step_res
     for (uint32_t i = 0; i < result->n; i++) {
         const uint32_t slot = result->tokens[i].slot;
         struct slot_view v;
+        if (i > 0 && result->tokens[i - 1].slot == slot)
+            continue; /* behind a guess that held: it comes in the same breath */
         sched_slot_view(en->sched, slot, &v);
         if (v.request == NULL || slot >= en->n_slots || v.is_dropped || result->tokens[i].id == STEP_ID_OVER)
             continue;
@@ -54,8 +56,6 @@ void publish_step(struct engine *en, const struct plan *p, const struct step_res
             en->tenant_started[tenant]++;
         }
         en->last_ns[slot] = now;
-        en->stats.output_tokens++;
-        en->stats.tenants[tenant].output_tokens++;
     }
 }
 
@@ -100,6 +100,13 @@ static void collect(struct engine *en, uint64_t now)
     sched_stats(en->sched, &s->sched);
     kv_stats(en->kv, &s->kv);
     s->cost = sched_cost(en->sched);
+    s->output_tokens = s->sched.output_tokens;
+    for (uint32_t i = 0, n = en->o.sched.tenants_max; i < MIN(n, (uint32_t)STATS_TENANTS_MAX); i++) {
+        uint64_t sum = sched_tenant_output(en->sched, i);
+        for (uint32_t k = i + 1; i == STATS_TENANTS_MAX - 1 && k < n; k++)
+            sum += sched_tenant_output(en->sched, k);
+        s->tenants[i].output_tokens = sum;
+    }
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         s->tenants[i].running = en->tenant_started[i];
         s->tenants[i].waiting = en->tenant_inside[i] - MIN(en->tenant_inside[i], en->tenant_started[i]);

@@ -215,6 +215,16 @@ void record_sweep(struct record *rec, uint64_t now)
     end(rec);
 }
 
+void record_guess(struct record *rec, uint32_t slot, const struct guesses *g)
+{
+    if (!begin(rec, FRAME_GUESS, 12 + 4 * (uint64_t)g->n))
+        return;
+    add_u32(rec, slot);
+    add_u32(rec, g->trust);
+    add_ids(rec, g->ids, g->n);
+    end(rec);
+}
+
 void record_plan(struct record *rec, uint64_t now, bool flying, const struct plan *plan)
 {
     struct plan_part parts[PLAN_PARTS];

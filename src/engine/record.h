@@ -27,6 +27,7 @@ bool record_is_whole(const struct record *rec); /* nothing was dropped so far */
 void record_submit(struct record *rec, const struct request *r, uint64_t now, enum err answer);
 void record_look(struct record *rec, const struct request *r, bool cancel, uint32_t n_read); /* what a sweep saw */
 void record_sweep(struct record *rec, uint64_t now);
+void record_guess(struct record *rec, uint32_t slot, const struct guesses *g); /* what the next plan may use */
 void record_plan(struct record *rec, uint64_t now, bool flying, const struct plan *plan); /* NULL: nothing to do */
 void record_commit(struct record *rec, const struct step_result *result, uint64_t now);
 /* What a grammar forced behind the token that the next commit appends: a replay has no grammars. */

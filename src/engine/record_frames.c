@@ -75,6 +75,8 @@ static const struct field request_fields[] = {
     F(request_options, deadline_ns, FIELD_U64),
     F(request_options, read_window, FIELD_U32),
     F(request_options, n_resume, FIELD_U32),
+    F(request_options, spec, FIELD_ENUM),
+    F(request_options, spec_k, FIELD_U32),
 };
 
 const struct fields record_sched_fields = {sched_fields, COUNT_OF(sched_fields)};

@@ -6,7 +6,7 @@
 #include "engine/record.h"
 
 #define RECORD_MAGIC   "quernrec"
-#define RECORD_VERSION 1u
+#define RECORD_VERSION 2u
 
 enum frame_kind {
     FRAME_OPTIONS = 1,
@@ -20,6 +20,7 @@ enum frame_kind {
     FRAME_ABORT,
     FRAME_WEIGHT,
     FRAME_JUMP,
+    FRAME_GUESS,
 };
 
 /* A field of a struct; all travel as 64 bits. */

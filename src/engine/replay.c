@@ -40,7 +40,7 @@ struct replay {
     struct ends found, told;
     struct vocab_view vocab; /* arrays point into vocab_bytes */
     void *vocab_bytes;
-    struct step_token *tokens; /* [max_num_seqs] */
+    struct step_token *tokens; /* [out_max] */
     uint64_t step;             /* of the newest plan */
     uint64_t now;
     enum err failure; /* of a callback */
@@ -173,7 +173,7 @@ static enum err frame_options(struct replay *r, struct reader *in, struct error 
     const struct runner_limits l = engine_runner_limits(s, k);
     for (size_t i = 0; i < COUNT_OF(r->plans); i++)
         TRY(plan_new(l.rows_max, l.seqs_max, l.table_max, l.copies_max, &r->plans[i], e));
-    r->tokens = mem_array(s->max_num_seqs, sizeof *r->tokens);
+    r->tokens = mem_array(l.out_max, sizeof *r->tokens);
     return r->tokens != NULL ? OK : FAIL(e, ERR_NOMEM, "no memory for a replay");
 }
 
@@ -245,6 +245,9 @@ static enum err read_request(
         o->max_tokens > REPLAY_TOKENS_MAX)
         return READER_FAIL(in, ERR_LIMIT, "a request of %u times %u tokens is more than a replay may have",
             o->n_choices, o->max_tokens);
+    if ((unsigned)o->spec >= SPEC_METHODS)
+        return READER_FAIL(in, ERR_FORMAT, "guesses by method %u", (unsigned)o->spec);
+    o->spec = o->spec == SPEC_NONE ? SPEC_NONE : SPEC_DRAFT; /* the guesses are in the recording */
     /* the choosing is done: no room for what only the answer had */
     o->n_top = 0;
     o->want_logprobs = false;
@@ -332,6 +335,20 @@ static enum err frame_jump(struct replay *r, struct reader *in, struct error *e)
     return OK;
 }
 
+static enum err frame_guess(struct replay *r, struct reader *in, struct error *e)
+{
+    uint32_t ids[SPEC_K_MAX];
+    const uint32_t slot = read_u32(in), trust = read_u32(in), n = read_u32(in);
+    (void)e;
+    if (in->failure != OK || n > SPEC_K_MAX || r->n_pending > 0)
+        return READER_FAIL(in, ERR_FORMAT, "%u guesses", n);
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = read_u32(in) & INT32_MAX;
+    if (in->failure != OK || !sched_guess(r->sched, slot, ids, n, (enum spec_trust)trust))
+        return READER_FAIL(in, ERR_FORMAT, "guesses for slot %u, which cannot use them", slot);
+    return OK;
+}
+
 static enum err frame_sweep(struct replay *r, struct reader *in, struct error *e)
 {
     r->now = read_u64(in);
@@ -377,7 +394,7 @@ static enum err frame_plan(struct replay *r, struct reader *in, struct error *e)
 {
     r->now = read_u64(in);
     const uint32_t flying = read_u32(in), some = read_u32(in);
-    if (in->failure != OK || r->n_pending > 1 || flying != r->n_pending)
+    if (in->failure != OK || r->n_pending > 1 || flying != r->n_pending || (flying != 0 && sched_speculates(r->sched)))
         return READER_FAIL(in, ERR_FORMAT, "a plan that does not follow what came before");
     struct plan *p = r->plans[r->n_pending];
     const bool got = sched_plan(r->sched, r->now, r->n_pending > 0, p);
@@ -394,6 +411,30 @@ static enum err frame_plan(struct replay *r, struct reader *in, struct error *e)
     return audit(r, e);
 }
 
+/* Each sampling sequence in turn has one token, or as many as its guesses held and one more. */
+static enum err read_tokens(struct replay *r, struct reader *in, const struct plan *p, uint32_t n)
+{
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const struct plan_seq *s = &plan_seqs(p)[i];
+        const int32_t *guess = plan_token(p) + s->first_row + s->n_rows - s->n_spec;
+        for (uint32_t g = 0; s->samples != 0 && g <= s->n_spec; g++) {
+            if (g > 0 && (k == n || guess[g - 1] != (int32_t)r->tokens[k - 1].id))
+                break;
+            if (k == n)
+                return READER_FAIL(in, ERR_FORMAT, "a sequence of step %llu has no token", (unsigned long long)p->step);
+            r->tokens[k].slot = read_u32(in);
+            r->tokens[k].id = read_u32(in);
+            if (r->tokens[k++].slot != s->slot)
+                return READER_FAIL(
+                    in, ERR_FORMAT, "a token of step %llu is not of its sequences", (unsigned long long)p->step);
+        }
+    }
+    if (k != n)
+        return READER_FAIL(in, ERR_FORMAT, "step %llu has more tokens than sequences", (unsigned long long)p->step);
+    return in->failure;
+}
+
 static enum err frame_commit(struct replay *r, struct reader *in, struct error *e)
 {
     r->now = read_u64(in);
@@ -402,25 +443,9 @@ static enum err frame_commit(struct replay *r, struct reader *in, struct error *
     result.step = read_u64(in);
     result.cost_ns = read_u64(in);
     result.n = read_u32(in);
-    if (in->failure != OK || r->n_pending == 0 || p->step != result.step || result.n > p->n_seqs)
+    if (in->failure != OK || r->n_pending == 0 || p->step != result.step || result.n > p->n_out)
         return READER_FAIL(in, ERR_FORMAT, "a result that belongs to no step");
-    uint32_t k = 0;
-    for (uint32_t i = 0; i < p->n_seqs; i++) {
-        const struct plan_seq *s = &plan_seqs(p)[i];
-        if (!s->samples)
-            continue;
-        if (k < result.n) {
-            r->tokens[k] = (struct step_token){.slot = read_u32(in)};
-            r->tokens[k].id = read_u32(in);
-        }
-        if (k >= result.n || r->tokens[k].slot != s->slot)
-            return READER_FAIL(
-                in, ERR_FORMAT, "a token of step %llu is not of its sequences", (unsigned long long)p->step);
-        k++;
-    }
-    TRY(in->failure);
-    if (k != result.n)
-        return READER_FAIL(in, ERR_FORMAT, "step %llu has more tokens than sequences", (unsigned long long)p->step);
+    TRY(read_tokens(r, in, p, result.n));
     sched_commit(r->sched, p, &result, r->now);
     r->plans[0] = r->plans[1];
     r->plans[1] = p;
@@ -487,6 +512,7 @@ static enum err run_frame(struct replay *r, uint32_t kind, struct reader *in, st
     case FRAME_ABORT: return frame_abort(r, in, e);
     case FRAME_WEIGHT: return frame_weight(r, in, e);
     case FRAME_JUMP: return frame_jump(r, in, e);
+    case FRAME_GUESS: return frame_guess(r, in, e);
     }
     return READER_FAIL(in, ERR_FORMAT, "a frame of kind %u", kind);
 }

@@ -3,23 +3,27 @@
  * Choosing. When every row of a step is plainly greedy (temperature 0 and nothing that changes or reports logits), the
  * device itself finds the largest and only indices come back. Otherwise the rows are sampled one by one by sample/: on
  * a device whose memory is the host's in place, without a copy, its threads sharing the rows; elsewhere each row is
- * fetched first. Which way a row goes never changes its token.
+ * fetched first. Which way a row goes never changes its token. The rows of a sequence with guesses are one piece of
+ * work, row after row, until a guess is wrong.
  *
  * Swap space is plain host memory here: a block goes there and comes back in one copy. */
 #include "engine/runner.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/choose.h"
 #include "model/model.h"
 
 #include <string.h>
 
-struct row_job { /* one output row */
+struct row_job { /* one output row; the first of a sequence with guesses stands for all */
     const struct plan_seq *seq;
     bool samples;
-    uint32_t i; /* into the tokens or the prompts of the result */
+    uint32_t i; /* into the tokens or the prompts of the result; tokens of guesses follow */
     uint32_t pos;
     struct slot_view view;
 };
+
+#define SLOT_UNUSED UINT32_MAX
 
 struct model_runner {
     struct runner base;
@@ -36,7 +40,8 @@ struct model_runner {
     uint32_t n_jobs;
     bool wants_best;
     uint32_t *best;              /* [out_max] */
-    struct step_token *tokens;   /* [seqs_max] */
+    const struct plan *plan;     /* while its rows are sampled */
+    struct step_token *tokens;   /* [out_max]; slot SLOT_UNUSED: behind a wrong guess */
     struct step_prompt *prompts; /* [out_max] */
     struct token_logprob *token_top, *prompt_top;
     uint32_t n_tokens, n_prompts;
@@ -76,14 +81,6 @@ static enum err do_copies(struct model_runner *m, const struct plan *p, struct e
     return OK;
 }
 
-static bool is_plainly_greedy(const struct request *r)
-{
-    const struct sample_params *s = &r->o.sample;
-    return s->temperature == 0.0f && s->repetition_penalty == 1.0f && s->presence_penalty == 0.0f &&
-           s->frequency_penalty == 0.0f && s->n_bias == 0 && r->o.allowed == NULL && r->o.n_banned_ids == 0 &&
-           r->o.min_tokens == 0 && r->o.n_top == 0 && !r->o.want_logprobs && !r->o.want_prompt_logprobs;
-}
-
 static bool all_greedy(const struct plan *p, const struct slots *slots)
 {
     for (uint32_t i = 0; i < p->n_seqs; i++) {
@@ -91,7 +88,7 @@ static bool all_greedy(const struct plan *p, const struct slots *slots)
         if (plan_seqs(p)[i].n_out == 0)
             continue;
         slots->view(slots->ctx, plan_seqs(p)[i].slot, &v);
-        if (v.request != NULL && !is_plainly_greedy(v.request))
+        if (v.request != NULL && !choose_is_plain(v.request))
             return false;
     }
     return true;
@@ -149,13 +146,17 @@ static void make_jobs(struct model_runner *m, const struct plan *p, const struct
         for (uint32_t k = 0; k < s->n_out; k++) {
             const uint32_t out = s->first_out + k;
             struct row_job *j = &m->jobs[out];
-            *j = (struct row_job){.seq = s, .samples = s->samples != 0 && k + 1 == s->n_out, .view = v};
+            const bool is_token = s->samples != 0 && k + s->n_spec + 1 >= s->n_out;
+            *j = (struct row_job){.seq = s, .samples = is_token, .view = v};
             j->pos = plan_pos(p)[plan_out_row(p)[out]];
-            if (j->samples) {
+            if (is_token) {
+                const bool is_first = k + s->n_spec + 1 == s->n_out;
                 j->i = m->n_tokens++;
-                m->tokens[j->i] = (struct step_token){.slot = s->slot,
+                m->tokens[j->i] = (struct step_token){.slot = is_first ? s->slot : SLOT_UNUSED,
                     .id = v.request == NULL ? 0 : UINT32_MAX,
                     .top = m->token_top + (size_t)j->i * m->l.top_max};
+                if (!is_first)
+                    j->view.request = NULL;
             } else if (v.request != NULL && v.request->prompt_logprobs != NULL && j->pos + 1 < v.request->o.n_prompt) {
                 j->i = m->n_prompts++;
                 m->prompts[j->i] = (struct step_prompt){
@@ -167,26 +168,36 @@ static void make_jobs(struct model_runner *m, const struct plan *p, const struct
     m->n_jobs = p->n_out;
 }
 
+/* Is that the i-th guess of a sequence? */
+static bool is_guessed(const struct plan *p, const struct plan_seq *s, uint32_t i, uint32_t id)
+{
+    return plan_token(p)[s->first_row + s->n_rows - s->n_spec + i] == (int32_t)id;
+}
+
+/* The tokens of a sequence: one, or as many as its guesses hold and one more. */
 static void choose(struct model_runner *m, const struct row_job *j, const float *logits, struct sampler *sampler)
 {
-    const struct request *r = j->view.request;
-    struct step_token *t = &m->tokens[j->i];
-    struct error e = {0};
-    const struct sample_row row = {.logits = logits,
-        .params = &j->view.choice->sample,
-        .history = j->view.choice->history.cap > 0 ? &j->view.choice->history : NULL,
-        .mask = r->o.allowed,
-        .banned = j->view.banned,
-        .n_banned = j->view.n_banned,
-        .output_index = j->view.output_index,
-        .n_top = MIN(r->o.n_top, m->l.top_max),
-        .want_logprob = r->o.want_logprobs};
-    struct sample_result got = {.top = t->top};
-    if (sample_token(sampler, &row, &got, &e) != OK)
-        return; /* nothing to choose from: the request ends by itself */
-    t->id = got.id;
-    t->logprob = got.logprob;
-    t->n_top = got.n_top;
+    const uint32_t slot = j->seq->slot, first = (uint32_t)(j - m->jobs);
+    uint32_t chosen[SPEC_K_MAX + 1];
+    for (uint32_t i = 0;; i++) {
+        struct step_token *t = &m->tokens[j->i + i];
+        struct sample_result got = {.top = t->top};
+        struct error e = {0};
+        t->slot = slot;
+        if (choose_token(sampler, logits, &j->view, chosen, i, m->l.top_max, &got, &e) != OK)
+            return; /* nothing to choose from: the request ends by itself */
+        t->id = chosen[i] = got.id;
+        t->logprob = got.logprob;
+        t->n_top = got.n_top;
+        if (i == j->seq->n_spec || !is_guessed(m->plan, j->seq, i, got.id))
+            return;
+        logits = decoder_lend_logits(m->d, first + i + 1);
+        if (logits == NULL) {
+            if (decoder_read_logits(m->d, first + i + 1, m->row, &e) != OK)
+                return; /* what was chosen so far holds */
+            logits = m->row;
+        }
+    }
 }
 
 /* Log-probability, rank and alternatives of the prompt's next token; the last two as the greedy sampler sees them. */
@@ -239,17 +250,42 @@ static enum err sample_rows(struct model_runner *m, struct error *e)
     return OK;
 }
 
+static void take_best(struct model_runner *m)
+{
+    for (uint32_t out = 0; out < m->n_jobs; out++) {
+        const struct row_job *j = &m->jobs[out];
+        if (!j->samples || m->tokens[j->i].slot == SLOT_UNUSED)
+            continue;
+        m->tokens[j->i].id = m->best[out];
+        for (uint32_t i = 0; i < j->seq->n_spec && is_guessed(m->plan, j->seq, i, m->best[out + i]); i++) {
+            m->tokens[j->i + i + 1].slot = j->seq->slot;
+            m->tokens[j->i + i + 1].id = m->best[out + i + 1];
+        }
+        out += j->seq->n_spec;
+    }
+}
+
+/* What lies behind a wrong guess was never chosen. */
+static void drop_unused(struct model_runner *m)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_tokens; i++)
+        if (m->tokens[i].slot != SLOT_UNUSED)
+            m->tokens[n++] = m->tokens[i];
+    m->n_tokens = n;
+}
+
 static enum err model_sample(struct runner *r, const struct plan *p, const struct slots *slots, struct error *e)
 {
     struct model_runner *m = self(r);
     make_jobs(m, p, slots);
+    m->plan = p;
     if (m->wants_best) {
         TRY(decoder_read_best(m->d, m->best, e));
-        for (uint32_t i = 0; i < m->n_jobs; i++)
-            if (m->jobs[i].samples)
-                m->tokens[m->jobs[i].i].id = m->best[i];
+        take_best(m);
     } else
         TRY(sample_rows(m, e));
+    drop_unused(m);
     m->step = p->step;
     m->cost_ns = clock_now(&m->clock) - m->start_ns;
     return OK;
@@ -302,9 +338,9 @@ static enum err make_room(struct model_runner *m, struct error *e)
     m->row = mem_array(m->vocab, sizeof *m->row);
     m->jobs = mem_array(l->out_max, sizeof *m->jobs);
     m->best = mem_array(l->out_max, sizeof *m->best);
-    m->tokens = mem_array(l->seqs_max, sizeof *m->tokens);
+    m->tokens = mem_array(l->out_max, sizeof *m->tokens);
     m->prompts = mem_array(l->out_max, sizeof *m->prompts);
-    m->token_top = mem_array((size_t)l->seqs_max * l->top_max, sizeof *m->token_top);
+    m->token_top = mem_array((size_t)l->out_max * l->top_max, sizeof *m->token_top);
     m->prompt_top = mem_array((size_t)l->out_max * l->top_max, sizeof *m->prompt_top);
     m->samplers = mem_array(m->n_workers, sizeof(struct sampler *));
     if (m->host == NULL || m->seqs == NULL || m->src == NULL || m->dst == NULL || m->row == NULL || m->jobs == NULL ||

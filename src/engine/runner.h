@@ -7,6 +7,10 @@
  *                   virtual clock it is the simulator's machine, on a real one it loads the server without a model
  *   late_runner.c   any runner made asynchronous (depth 1), for tests of the rules of one step ahead
  *
+ * A sequence with guesses (plan_seq.n_spec) has an output row for each and one more. Its tokens are chosen in order,
+ * each exactly as it would be without guesses (same parameters, history and draw); the first that is not what was
+ * guessed is the last.
+ *
  * The order of calls for step t: forward(t) [, wait(t-1), commit(t-1)], sample(t), wait(t). At most two steps are
  * between forward and wait.
  *

@@ -54,7 +54,7 @@ struct engine_stats {
     uint64_t requests, ended[END_COUNT]; /* choices by reason */
     uint64_t prompt_tokens, prompt_tokens_cached, output_tokens;
     uint64_t busy_ns, idle_ns; /* of the loop */
-    uint64_t plan_ns, commit_ns, forward_ns, sample_ns;
+    uint64_t propose_ns, plan_ns, commit_ns, forward_ns, sample_ns;
     struct histogram hist[HIST_COUNT];
     struct {
         uint64_t prompt_tokens, output_tokens, requests;

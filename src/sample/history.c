@@ -95,3 +95,22 @@ uint32_t sample_history_count(const struct sample_history *h, uint32_t id)
     const uint32_t i = slot_of(h, id);
     return h->ids[i] != 0 ? h->counts[i] : 0;
 }
+
+bool sample_history_has(const struct sample_history *h, uint32_t id)
+{
+    return h->ids[slot_of(h, id)] != 0;
+}
+
+/* The newest entry was put at the end of its run of probes, and nobody has walked past it since: emptying its place
+ * cuts no run. */
+void sample_history_undo(struct sample_history *h, uint32_t id, bool was_new)
+{
+    const uint32_t i = slot_of(h, id);
+    assert(h->ids[i] != 0 && h->counts[i] > 0);
+    h->counts[i]--;
+    if (was_new) {
+        assert(h->counts[i] == 0);
+        h->ids[i] = 0;
+        h->n--;
+    }
+}

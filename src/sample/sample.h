@@ -65,6 +65,9 @@ void sample_history_fini(struct sample_history *h);
 void sample_history_clear(struct sample_history *h);
 void sample_history_add(struct sample_history *h, uint32_t id, bool is_output);
 uint32_t sample_history_count(const struct sample_history *h, uint32_t id); /* in the output */
+/* Undo the newest sample_history_add of an output id; several are undone in the reverse order of adding. */
+void sample_history_undo(struct sample_history *h, uint32_t id, bool was_new);
+bool sample_history_has(const struct sample_history *h, uint32_t id); /* in the prompt or the output */
 
 struct token_logprob {
     uint32_t id;

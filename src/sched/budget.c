@@ -114,4 +114,6 @@ void budget_share(struct sched *s, const struct plan *plan, uint64_t now, struct
         if (q->share == 0 && !q->is_paused && seq_gap(q) > 1 && !has_jumped(q) && q->n_out + q->n_flying < q->out_limit)
             q->share = budget_chunk(s, b, q);
     }
+    if (s->n_speculating > 0)
+        spec_share(s, b);
 }

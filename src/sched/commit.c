@@ -3,7 +3,11 @@
  *
  * A sequence may have changed since the plan was made: ended (its rows were surplus), swapped out (nothing differs but
  * where its blocks are), or preempted for recomputing (the token counts, the positions do not). It cannot have been
- * admitted again: that takes another plan, which is made after this commit. */
+ * admitted again: that takes another plan, which is made after this commit.
+ *
+ * Guesses. The tokens of a sequence with guesses are those that were right, as the model itself chose them, and one
+ * more. They are committed one by one, as if each had come from a step of its own: a stop in the middle drops the rest.
+ * What is left over in the block table goes back. */
 #include "sched/sched_int.h"
 
 #include <math.h>
@@ -53,6 +57,7 @@ static enum req_end token_take(struct sched *s, struct seq *q, const struct step
 {
     token_append(q, t);
     s->stats.output_tokens++;
+    s->tenants[q->tenant].output_tokens++;
     tenant_charge(s, q->tenant, s->o.vtc_output_weight);
     return token_ends(q, t->id);
 }
@@ -109,6 +114,7 @@ static void commit_token(struct sched *s, uint32_t slot, const struct step_token
         end = commit_jump(s, q);
     if (end == END_FAILED && s->events.on_jump != NULL)
         s->events.on_jump(s->events.ctx, r, q->i_choice, &(uint32_t){UINT32_MAX}, 1);
+    atomic_store_explicit(&q->choice->t_token, now, memory_order_relaxed);
     atomic_store_explicit(&q->choice->n_out, q->n_out, memory_order_release);
     if (end != END_NONE)
         seq_end(s, slot, end, now);
@@ -116,16 +122,41 @@ static void commit_token(struct sched *s, uint32_t slot, const struct step_token
         s->events.on_progress(s->events.ctx, r);
 }
 
-/* What the rows of one sequence have made final. */
-static void commit_rows(struct sched *s, const struct plan_seq *ps, struct seq *q)
+/* What the rows of one sequence have made final: positions below n, whose tokens are all known. */
+static void commit_rows(struct sched *s, struct seq *q, uint32_t n)
 {
     if (q->state == SEQ_WAITING) /* preempted since: what the rows stored is gone */
         return;
-    q->n_final = MAX(q->n_final, ps->first_pos + ps->n_rows);
+    q->n_final = MAX(q->n_final, n);
     const uint32_t n_full = q->n_final / s->o.block_tokens;
     if (n_full > q->n_published && s->o.prefix_cache && q->state == SEQ_RUNNING) {
         kv_seq_publish(s->kv, q->kv, q->prompt, q->n_prompt, q->ids, q->n_final);
         q->n_published = n_full;
+    }
+}
+
+/* Of a sequence that may have guesses: all its tokens of the step. */
+static void commit_guesses(
+    struct sched *s, const struct plan_seq *ps, const struct step_token *t, uint32_t n, uint64_t now)
+{
+    struct seq *q = &s->seqs[ps->slot];
+    struct request *r = q->request;
+    const uint32_t known_end = ps->first_pos + ps->n_rows - ps->n_spec;
+    spec_learn(s, q, ps->n_spec, n - 1, t[0].id);
+    for (uint32_t i = 0; i < n; i++) {
+        commit_rows(s, q, known_end + i);
+        if (i + 1 < n) {
+            s->stats.spec.accepted++;
+            s->stats.spec.per_pos[i]++;
+            r->spec_accepted++;
+        }
+        commit_token(s, ps->slot, &t[i], i + 1 == n, now);
+        if (q->state == SEQ_ENDED || q->state == SEQ_FREE)
+            return;
+    }
+    if (ps->n_spec > 0) {
+        q->stored = q->computed = known_end + n - 1;
+        kv_seq_truncate(s->kv, q->kv, q->stored, sched_fence(s));
     }
 }
 
@@ -152,9 +183,12 @@ void sched_commit(struct sched *s, const struct plan *plan, const struct step_re
     for (uint32_t i = 0; i < plan->n_seqs; i++) {
         const struct plan_seq *ps = &plan_seqs(plan)[i];
         struct seq *q = &s->seqs[ps->slot];
-        const struct step_token *t = NULL;
-        if (ps->samples != 0 && next < result->n && result->tokens[next].slot == ps->slot)
-            t = &result->tokens[next++];
+        const struct step_token *t = &result->tokens[next];
+        uint32_t n = 0;
+        while (ps->samples != 0 && n <= ps->n_spec && next < result->n && result->tokens[next].slot == ps->slot) {
+            next++;
+            n++;
+        }
         assert(q->n_plans > 0);
         q->n_plans--;
         if (q->state == SEQ_ENDED) {
@@ -163,12 +197,17 @@ void sched_commit(struct sched *s, const struct plan *plan, const struct step_re
                 slot_give(s, ps->slot);
             continue;
         }
-        commit_rows(s, ps, q);
-        if (ps->samples != 0 && q->n_dropped > 0) {
+        commit_rows(s, q, ps->first_pos + ps->n_rows - ps->n_spec);
+        if (ps->samples == 0)
+            continue;
+        if (q->n_dropped > 0) {
             q->n_dropped--;
-        } else if (ps->samples != 0) {
-            q->n_flying--;
-            commit_token(s, ps->slot, t, true, now);
+            continue;
         }
+        q->n_flying--;
+        if (q->spec_k > 0 && n > 0)
+            commit_guesses(s, ps, t, n, now);
+        else
+            commit_token(s, ps->slot, n > 0 ? t : NULL, true, now);
     }
 }

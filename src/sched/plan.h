@@ -29,7 +29,8 @@ struct plan_seq {
     uint32_t table_at, n_table;
     uint32_t n_spec;           /* how many of the rows, at the end, are guesses */
     uint32_t first_out, n_out; /* rows that want logits, as indices into out_row; 0 rows for a chunk in mid-prompt */
-    uint32_t samples;          /* 1: a token is chosen from the last output row */
+    uint32_t samples;          /* 1: a token is chosen from the last output row, or from as many of the last n_spec + 1
+                                  as its guesses hold */
 };
 
 struct plan {
@@ -74,7 +75,8 @@ PLAN_ARRAY(struct kv_copy, plan_in_copies, at_in_copies)   /* [n_in_copies] host
     (UINT32_MAX - 1) /* the grammar's text is complete, nothing may follow, and no end token may be chosen */
 
 /* What came of one sampling sequence of a step; filled by the runner in the order of plan_seqs that sample. Slots that
- * had ended before sampling may be left out. */
+ * had ended before sampling may be left out. A sequence with n_spec guesses has 1 to n_spec + 1 of them in a row: the
+ * guesses that were right, then the token chosen behind the last of those. */
 struct step_token {
     uint32_t slot;
     uint32_t id; /* or STEP_ID_* */

@@ -81,6 +81,15 @@ static void lay_choice(struct layer *l, const struct request_options *o, struct 
         made.history.ids = lay(l, made.history.cap, sizeof *made.history.ids);
         made.history.counts = lay(l, made.history.cap, sizeof *made.history.counts);
     }
+    if (o->spec == SPEC_NGRAM) {
+        struct ngram_index *x = &made.ngram;
+        x->n_max = o->n_prompt + o->max_tokens;
+        x->cap = ngram_cap(x->n_max);
+        x->min = o->ngram_min;
+        x->max = o->ngram_max;
+        x->head = lay(l, x->cap, sizeof *x->head);
+        x->prev = lay(l, x->n_max, sizeof *x->prev);
+    }
     if (c != NULL)
         *c = made;
 }
@@ -135,6 +144,10 @@ static enum err check_options(const struct request_options *o, struct error *e)
         {"banned token ids", o->n_banned_ids, 0, REQUEST_IDS_MAX},
         {"logit biases", o->sample.n_bias, 0, MODEL_VOCAB_MAX},
         {"top log-probabilities", o->n_top, 0, REQUEST_TOP_MAX},
+        {"speculative k", o->spec != SPEC_NONE ? o->spec_k : 1, 1, SPEC_K_MAX},
+        {"tokens of the least n-gram", o->spec == SPEC_NGRAM ? o->ngram_min : 1, 1, NGRAM_MAX},
+        {"tokens of the largest n-gram", o->spec == SPEC_NGRAM ? o->ngram_max : 1,
+            o->spec == SPEC_NGRAM ? o->ngram_min : 1, NGRAM_MAX},
     };
     for (size_t i = 0; i < COUNT_OF(ranges); i++) {
         if (ranges[i].value < ranges[i].min)
@@ -160,6 +173,8 @@ static enum err prime_choice(const struct request *r, struct choice *c, struct e
     const uint32_t n_given = o->n_prompt - o->n_resume;
     for (uint32_t i = 0; c->history.cap > 0 && i < o->n_prompt; i++)
         sample_history_add(&c->history, o->prompt[i], i >= n_given);
+    if (c->ngram.cap > 0) /* here, on the asker's thread, rather than on the engine's */
+        ngram_enter(&c->ngram, &(struct ngram_text){.prompt = o->prompt, .n_prompt = o->n_prompt});
     if (o->vocab == NULL)
         return OK;
     detok_init(&c->stop_state, o->vocab, o->lead, o->stops, (struct detok_opts){.show_special = o->show_special});

@@ -18,6 +18,7 @@
 #include "base/base.h"
 #include "grammar/grammar.h"
 #include "sample/sample.h"
+#include "sched/ngram.h"
 #include "text/detok.h"
 
 #include <stdatomic.h>
@@ -36,6 +37,15 @@ enum req_end {
     END_COUNT
 };
 const char *req_end_name(enum req_end end); /* "stop", "length", "abort"...: vLLM's finished_reason */
+
+/* Who guesses the tokens to come, so that several are verified in one step (docs/speculative.md). The answer is the
+ * same with any of them. */
+enum spec_method {
+    SPEC_NONE,
+    SPEC_NGRAM, /* what followed the last tokens where they stood before, in the prompt or the output */
+    SPEC_DRAFT, /* a smaller model, or whatever proposer the engine was given */
+    SPEC_METHODS
+};
 
 /* What is asked. Arrays are copied by request_new. */
 struct request_options {
@@ -68,6 +78,9 @@ struct request_options {
     uint32_t read_window;    /* tokens that may be unread before the request pauses; 0 = never pauses */
     uint32_t n_resume; /* ids at the end of prompt that are output of an earlier life of this request: random draws
                           count from there (contract: continue after these output ids) */
+    enum spec_method spec;
+    uint32_t spec_k;               /* guesses at a time, 1 to SPEC_K_MAX; with SPEC_NONE without meaning */
+    uint32_t ngram_min, ngram_max; /* tokens that must agree, and that are looked at; of SPEC_NGRAM */
 };
 
 struct prompt_logprob {
@@ -78,6 +91,7 @@ struct prompt_logprob {
 /* One of the n answers. */
 struct choice {
     _Atomic uint32_t n_out;        /* published ids; engine writes */
+    _Atomic uint64_t t_token;      /* when the step landed that made the newest of them; written before n_out */
     _Atomic int end;               /* enum req_end; engine writes, once, last */
     uint32_t stop_index;           /* for END_STOP; valid once end is set */
     uint64_t text_bytes;           /* bytes of text before the stop; valid once end is set */
@@ -87,6 +101,7 @@ struct choice {
     struct detok stop_state;       /* engine only */
     struct sample_history history; /* engine only; cap 0 when no penalty is set */
     struct sample_params sample;
+    struct ngram_index ngram;  /* engine only; cap 0 unless SPEC_NGRAM */
     struct grammar_walk *walk; /* engine only: where the answer stands in the grammar; NULL without one */
     const uint32_t *script;    /* a replay's: what the recorded grammar forced, UINT32_MAX = it broke; NULL otherwise */
     uint32_t n_script;
@@ -105,7 +120,7 @@ struct request {
     uint64_t t_arrival, t_admitted, t_first_token, t_end;
     uint32_t n_cached; /* prompt tokens found in the prefix cache at first admission */
     uint32_t n_preempted;
-    uint64_t spec_drafted, spec_accepted;
+    uint64_t spec_drafted, spec_accepted;   /* guesses verified, and those that were right; after the end */
     struct prompt_logprob *prompt_logprobs; /* [n_prompt]; entry 0 means nothing; valid when a choice has n_out > 0 */
     struct token_logprob *prompt_top;       /* [n_prompt][n_top] or NULL */
     uint32_t n_prompt_logprobs;             /* how many are filled */

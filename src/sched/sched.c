@@ -115,6 +115,7 @@ enum err sched_new(const struct sched_options *o, struct kv *kv, struct sched **
     s->new_root = s->again_root = s->blocked_slot = SLOT_NONE;
     s->next_deadline = UINT64_MAX;
     s->mean_out = 128; /* until answers have been seen */
+    spec_init(s);
     struct kv_stats ks;
     kv_stats(kv, &ks);
     s->n_total_blocks = ks.n_blocks;
@@ -320,6 +321,11 @@ static uint32_t submit_choice(struct sched *s, uint32_t g, uint32_t i, int64_t k
         .i_choice = i,
         .group = g,
         .sibling = SLOT_NONE};
+    if (r->o.spec != SPEC_NONE) {
+        q->spec_k = MIN(r->o.spec_k, (uint32_t)SPEC_K_MAX);
+        memcpy(q->rates, s->spec_rates, sizeof q->rates);
+        s->n_speculating += q->spec_k > 0;
+    }
     s->groups[g].n_slots++;
     s->groups[g].n_live++;
     seq_set_state(s, q, i == 0 ? SEQ_WAITING : SEQ_FORKING);
@@ -370,6 +376,17 @@ void sched_slot_view(const struct sched *s, uint32_t slot, struct slot_view *out
         .banned = o->banned_ids, /* followed by the stop ids: request.c */
         .n_banned = o->n_banned_ids + (is_short ? o->n_stop_ids : 0),
         .is_dropped = q->n_dropped > 0};
+}
+
+struct slot_view slot_view_later(const struct slot_view *v, uint32_t i)
+{
+    struct slot_view later = *v;
+    if (v->request == NULL)
+        return later;
+    const struct request_options *o = &v->request->o;
+    later.output_index += i;
+    later.n_banned = o->n_banned_ids + (later.output_index < o->min_tokens ? o->n_stop_ids : 0);
+    return later;
 }
 
 bool sched_is_idle(const struct sched *s)

@@ -33,6 +33,7 @@
 #include "kv/kv.h"
 #include "sched/plan.h"
 #include "sched/request.h"
+#include "sched/spec.h"
 
 struct sched;
 
@@ -151,6 +152,8 @@ struct slot_view {
     bool is_dropped; /* the token that the flying step chooses is not wanted: others were appended meanwhile */
 };
 void sched_slot_view(const struct sched *s, uint32_t slot, struct slot_view *out);
+/* The same for the token that is i places later, when everything between was as guessed; its history is not. */
+struct slot_view slot_view_later(const struct slot_view *v, uint32_t i);
 
 bool sched_is_idle(const struct sched *s);           /* no sequence at all */
 bool sched_can_run(const struct sched *s);           /* sched_plan might have something to do */
@@ -172,9 +175,11 @@ struct sched_stats {
     uint64_t surplus_rows;                        /* computed for sequences that had ended */
     uint64_t jumped_tokens;                       /* output tokens that a grammar forced */
     uint64_t retry_ns;                            /* what a busy answer would say now */
+    struct spec_stats spec;
 };
 void sched_stats(const struct sched *s, struct sched_stats *out);
 double sched_tenant_counter(const struct sched *s, uint32_t tenant); /* virtual tokens, for metrics and tests */
+uint64_t sched_tenant_output(const struct sched *s, uint32_t tenant); /* tokens chosen for it */
 
 /* Every rule between queue, slots and kv; O(everything). ERR_INTERNAL names the first that is broken. */
 enum err sched_check(const struct sched *s, struct error *e) MUST_CHECK;

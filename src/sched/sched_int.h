@@ -5,6 +5,7 @@
  *   budget.c    how many rows each running sequence gets                 admit.c    queue -> running
  *   step.c      sched_plan: rows into a plan                             preempt.c  running -> queue
  *   commit.c    tokens of a step                                         sweep.c    cancel, pause, deadlines, ends
+ *   spec.c      how many guesses get rows, what they teach               ngram.c    guesses from the text itself
  *   check.c     the rules below, executable
  *
  * The numbers of a sequence. Positions count from 0; `known` = prompt + chosen tokens + those that flying steps are
@@ -16,7 +17,9 @@
  *       0 ............ n_final                                committed: may be published
  *
  * stored > computed in one case: every block of the known tokens was found (exact hit, fork). The last token is then
- * computed again for its logits, and its row does not write.
+ * computed again for its logits, and its row does not write. And while a plan with guesses flies: they are stored
+ * behind `computed`, and the commit makes computed tokens of those that were right and gives the others' positions
+ * back.
  *
  * Rules, in sched_check:
  *   1  a slot is free, or in exactly one of: a queue, waiting for its sibling, paused outside, running, ended
@@ -50,6 +53,10 @@ enum seq_state {
     SEQ_ENDED,   /* a plan still names it */
 };
 
+struct spec_rate { /* chances that a guess holds: the first, and each next when those before held */
+    float first, next;
+};
+
 enum queue_id { QUEUE_NONE, QUEUE_NEW, QUEUE_AGAIN }; /* never admitted; admitted before, or a sibling of one */
 
 struct seq {
@@ -81,6 +88,14 @@ struct seq {
     uint32_t queued_tokens;     /* what it adds to waiting_tokens */
     uint32_t n_aside;           /* plans in which it waited for a prefix being computed */
     uint32_t child, next, prev; /* in a queue; next also in the list of free slots */
+
+    uint32_t spec_k;      /* guesses it may have; 0 = none, and nothing below means anything */
+    uint32_t n_guess;     /* guesses behind the newest token, for the next plan */
+    uint32_t n_spec;      /* of them, in the plan being made or flying */
+    uint32_t n_unguessed; /* tokens since guesses of it were last verified */
+    uint32_t guess[SPEC_K_MAX];
+    uint8_t guess_trust;
+    struct spec_rate rates[SPEC_TRUSTS];
 };
 
 /* A request and its sequences. */
@@ -103,6 +118,7 @@ struct tenant {
     uint32_t heap_at;  /* in sched.active, or SLOT_NONE */
     uint32_t root;     /* its queue */
     uint32_t n_queued; /* sequences of it that are not running and not ended */
+    uint64_t output_tokens;
 };
 
 #define COST_ROW_CLASSES     40
@@ -181,7 +197,9 @@ struct sched {
     uint64_t blocked_plan;
 
     struct cost cost;
-    double mean_out; /* tokens of an answer, running mean */
+    double mean_out;                          /* tokens of an answer, running mean */
+    uint32_t n_speculating;                   /* sequences that may have guesses and have not ended */
+    struct spec_rate spec_rates[SPEC_TRUSTS]; /* over all sequences: what a new one starts from */
     struct sched_stats stats;
 };
 
@@ -243,6 +261,12 @@ uint32_t cost_rows(const struct cost *c, double rows, double row_context, uint32
 /* budget.c */
 void budget_share(struct sched *s, const struct plan *plan, uint64_t now, struct budget *b);
 uint32_t budget_chunk(struct sched *s, struct budget *b, const struct seq *q); /* takes it from the budget */
+
+/* spec.c */
+void spec_init(struct sched *s);
+void spec_share(struct sched *s, struct budget *b); /* rows for guesses, from what is left */
+/* A step's tokens of a sequence: of n_spec guesses n_held were right; first_id is the first chosen. */
+void spec_learn(struct sched *s, struct seq *q, uint32_t n_spec, uint32_t n_held, uint32_t first_id);
 
 /* admit.c */
 bool gate_is_open(const struct sched *s); /* to sequences that were never in */

@@ -27,7 +27,7 @@ static void emit_rows(struct sched *s, struct plan *plan, const struct seq *q, c
     uint32_t *kv_slot = plan_kv_slot(plan) + plan->n_rows;
     for (uint32_t k = 0; k < ps->n_rows; k++) {
         const uint32_t p = ps->first_pos + k;
-        token[k] = token_at(q, p);
+        token[k] = k + ps->n_spec < ps->n_rows ? token_at(q, p) : (int32_t)q->guess[k + ps->n_spec - ps->n_rows];
         pos[k] = p;
         of[k] = plan->n_seqs;
         kv_slot[k] = p < q->stored ? PLAN_NO_WRITE : table[p / bt] * bt + p % bt;
@@ -39,11 +39,11 @@ static void emit_rows(struct sched *s, struct plan *plan, const struct seq *q, c
 /* The numbers of the sequence after its rows are in the plan. */
 static void emit_done(struct sched *s, const struct plan *plan, struct seq *q, const struct plan_seq *ps)
 {
-    const uint32_t end = ps->first_pos + ps->n_rows;
+    const uint32_t end = ps->first_pos + ps->n_rows - ps->n_spec;
     s->stats.prompt_tokens += MIN(end, q->n_prompt) - MIN(ps->first_pos, q->n_prompt);
     q->stored_before = q->stored;
     q->computed = end;
-    q->stored = MAX(q->stored, end);
+    q->stored = MAX(q->stored, end + ps->n_spec);
     q->n_flying += ps->samples;
     q->n_plans++;
     q->last_step = plan->step;
@@ -57,7 +57,8 @@ static void emit_done(struct sched *s, const struct plan *plan, struct seq *q, c
 bool step_emit(struct sched *s, struct plan *plan, uint32_t slot)
 {
     struct seq *q = &s->seqs[slot];
-    const uint32_t end = q->computed + q->share, first_write = MAX(q->computed, q->stored);
+    const uint32_t known_end = q->computed + q->share, end = known_end + q->n_spec;
+    const uint32_t first_write = MAX(q->computed, q->stored);
     const uint32_t n_blocks = MAX(blocks_for(s, end), blocks_for(s, q->stored));
     if (plan->n_seqs == plan->seqs_max || n_blocks > plan->table_max - plan->n_table ||
         plan->n_copies == plan->copies_max)
@@ -70,7 +71,7 @@ bool step_emit(struct sched *s, struct plan *plan, uint32_t slot)
         if (n_copies > 0)
             plan_copies(plan)[plan->n_copies++] = copy;
     }
-    const bool samples = end == seq_known(q);
+    const bool samples = known_end == seq_known(q);
     uint32_t n_table;
     const uint32_t *table = kv_seq_table(s->kv, q->kv, &n_table);
     assert(n_table == n_blocks);
@@ -78,13 +79,14 @@ bool step_emit(struct sched *s, struct plan *plan, uint32_t slot)
     *ps = (struct plan_seq){.slot = slot,
         .adapter = q->adapter,
         .first_row = plan->n_rows,
-        .n_rows = q->share,
+        .n_rows = q->share + q->n_spec,
         .first_pos = q->computed,
         .n_kv = end,
         .table_at = plan->n_table,
         .n_table = n_table,
         .first_out = plan->n_out,
-        .n_out = q->want_prompt && q->computed < q->n_prompt ? q->share : samples,
+        .n_spec = q->n_spec,
+        .n_out = q->want_prompt && q->computed < q->n_prompt ? q->share : samples + q->n_spec,
         .samples = samples};
     memcpy(plan_table(plan) + plan->n_table, table, n_table * sizeof *table);
     emit_rows(s, plan, q, ps);
@@ -113,7 +115,12 @@ static void emit_running(struct sched *s, struct plan *plan)
         const uint32_t slot = s->running[i];
         if (slot == SLOT_NONE || s->seqs[slot].share == 0)
             continue;
-        if (!step_emit(s, plan, slot) && preempt_for(s, plan, i))
+        bool is_in = step_emit(s, plan, slot);
+        if (!is_in && s->seqs[slot].n_spec > 0) { /* nobody is preempted for a guess */
+            s->seqs[slot].n_spec = 0;
+            is_in = step_emit(s, plan, slot);
+        }
+        if (!is_in && preempt_for(s, plan, i))
             (void)step_emit(s, plan, slot);
     }
     running_close_holes(s);
@@ -143,6 +150,7 @@ static void plan_prefill_first(struct sched *s, struct plan *plan, uint64_t now)
 bool sched_plan(struct sched *s, uint64_t now, bool flying, struct plan *plan)
 {
     assert(flying == (s->committed < s->step) && s->step - s->committed <= 1);
+    assert(!flying || s->n_speculating == 0); /* depth 0 */
     plan_reset(plan);
     plan->step = s->step + 1;
     plan->now_ns = now;

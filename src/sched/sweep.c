@@ -45,6 +45,7 @@ void seq_end(struct sched *s, uint32_t slot, enum req_end why, uint64_t now)
     if (slot == s->blocked_slot)
         s->blocked_slot = SLOT_NONE;
     g->n_live--;
+    s->n_speculating -= q->spec_k > 0;
     s->n_members -= g->is_admitted;
     mean_out_observe(s, q, why);
     choice_publish_end(q, why, now);

@@ -107,6 +107,11 @@ double sched_tenant_counter(const struct sched *s, uint32_t tenant)
     return tenant < s->o.tenants_max ? s->tenants[tenant].counter : 0;
 }
 
+uint64_t sched_tenant_output(const struct sched *s, uint32_t tenant)
+{
+    return tenant < s->o.tenants_max ? s->tenants[tenant].output_tokens : 0;
+}
+
 enum err tenants_check(const struct sched *s, struct error *e)
 {
     uint32_t n = 0;
