@@ -73,6 +73,8 @@ static void print_totals(const struct sim_totals *t, double wall_s)
         {"blocks evicted", t->evicted},
         {"rows computed for the ended", t->surplus_rows},
         {"devices broken", t->breaks},
+        {"guesses verified", t->guesses},
+        {"guesses that held", t->guesses_held},
         {"intervals of fairness", t->fair_pairs},
     };
     for (size_t i = 0; i < COUNT_OF(counts); i++)

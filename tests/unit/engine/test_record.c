@@ -2,6 +2,7 @@
 #include "engine/testing_engine.h"
 
 #include "base/file.h"
+#include "engine/testing_sim.h"
 #include "base/rng.h"
 
 #include <stdlib.h>
@@ -51,6 +52,8 @@ static void record_life(struct recorded *out, uint64_t seed, uint32_t depth, str
     o.record_path = out->path;
     f.depth = depth;
     f.eos_every = 40;
+    o.draft = script_proposer_new(SCRIPT_MIXED, &f, seed);
+    o.vocab = VOCAB;
     rig_open_fake(&r, &o, &f);
     engine_tenant_weight(r.en, 1, 2.5);
     for (uint32_t i = 0; i < COUNT_OF(q); i++) {
@@ -65,6 +68,10 @@ static void record_life(struct recorded *out, uint64_t seed, uint32_t depth, str
         ask.tenant = i % 3;
         ask.sample.seed = i;
         ask.read_window = i % 7 == 0 ? 3 : 0;
+        ask.spec = seed % 4 == 3 ? SPEC_NONE : (enum spec_method)(i % 3);
+        ask.spec_k = 1 + i % SPEC_K_MAX;
+        ask.ngram_min = 1;
+        ask.ngram_max = 3;
         if (i % 2 == 0) {
             ask.vocab = letters();
             assert_ok(e, stop_set_new(&ask.stops, stops, 2, &e));

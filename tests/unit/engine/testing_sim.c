@@ -107,6 +107,12 @@ static void draw_sampling(struct sim *m, struct request_options *o)
     if (dice_one_in(d, 8))
         o->sample.repetition_penalty = 1.1f;
     o->n_choices = dice_one_in(d, 8) ? 1 + dice_below(d, SIM_CHOICES_MAX) : 1;
+    if (m->c->guess_k > 0 && !dice_one_in(d, 4)) {
+        o->spec = dice_one_in(d, 3) ? SPEC_NGRAM : SPEC_DRAFT;
+        o->spec_k = 1 + dice_below(d, m->c->guess_k);
+        o->ngram_min = 1 + dice_below(d, 2);
+        o->ngram_max = 4;
+    }
     o->want_logprobs = dice_one_in(d, 10);
     o->n_top = dice_one_in(d, 10) ? 1 + dice_below(d, 3) : 0;
 }
@@ -591,6 +597,8 @@ static enum err check_leaks(struct sim *m, struct error *e)
     m->mine.hits += s.kv.exact + s.kv.prefix;
     m->mine.evicted += s.kv.evicted;
     m->mine.breaks += m->watch->has_broken;
+    m->mine.guesses += s.sched.spec.tokens;
+    m->mine.guesses_held += s.sched.spec.accepted;
     if (s.kv.n_held != 0 || s.kv.n_parked != 0 || s.kv.n_free + s.kv.n_cached != s.kv.n_blocks ||
         s.kv.n_host_free != s.kv.n_host)
         return FAIL(e, ERR_INTERNAL, "%u blocks held, %u parked, %u of %u host slots taken at the end", s.kv.n_held,
@@ -626,11 +634,14 @@ static enum err sim_open(struct sim *m, struct error *e)
         .kv = c->kv,
         .runner = &m->watch->base,
         .clock = &m->clock,
+        .draft = script_proposer_new(c->script, &c->fake, c->seed),
+        .vocab = c->fake.vocab,
         .requests_max = c->requests_max,
         .check_every_step = true,
         .no_thread = true};
     const enum err err = engine_new(&o, &m->engine, e);
     if (err != OK) {
+        proposer_close(o.draft);
         runner_close(&m->watch->base);
         return err;
     }
@@ -675,6 +686,7 @@ static void add_totals(struct sim_totals *t, const struct sim_totals *x)
     t->preempted_swap += x->preempted_swap, t->preempted_recompute += x->preempted_recompute;
     t->copied += x->copied, t->hits += x->hits, t->evicted += x->evicted, t->breaks += x->breaks;
     t->fair_pairs += x->fair_pairs;
+    t->guesses += x->guesses, t->guesses_held += x->guesses_held;
     t->wait_worst = MAX(t->wait_worst, x->wait_worst);
     t->fair_worst = MAX(t->fair_worst, x->fair_worst);
 }

@@ -24,6 +24,10 @@
 #define SIM_TENANTS_MAX 6
 #define SIM_CLIENTS_MAX 3
 
+/* Guesses of a proposer that knows the truth: said, never said, mostly said, or with ids that are no tokens. */
+enum script { SCRIPT_RIGHT, SCRIPT_WRONG, SCRIPT_MIXED, SCRIPT_OUTSIDE };
+struct proposer *script_proposer_new(enum script script, const struct fake_runner_options *fake, uint64_t seed);
+
 enum sim_break { SIM_BREAK_NONE, SIM_BREAK_FORWARD, SIM_BREAK_SAMPLE, SIM_BREAK_WAIT };
 
 /* The machine and the load of one history. */
@@ -43,8 +47,10 @@ struct sim_config {
     uint32_t priority_range; /* -range .. range */
     enum sim_break breaks;
     uint64_t break_step;
-    bool drains;     /* ends by a drain; otherwise by an abort */
-    bool misbehaves; /* clients cancel, stall, ask for too much */
+    bool drains;      /* ends by a drain; otherwise by an abort */
+    bool misbehaves;  /* clients cancel, stall, ask for too much */
+    uint32_t guess_k; /* requests have up to so many guesses; 0 = none */
+    enum script script;
 
     /* Planted faults, for the tests of the tests. */
     uint32_t plant_budget;   /* the watcher believes in a budget smaller by this */
@@ -56,6 +62,7 @@ struct sim_totals {
     uint64_t histories, requests, choices, ended[END_COUNT], refused_busy, refused_limit, refused_failed;
     uint64_t steps, rows, output_tokens, compared_tokens;
     uint64_t preempted_swap, preempted_recompute, copied, hits, evicted, surplus_rows, breaks, pauses;
+    uint64_t guesses, guesses_held;
     uint64_t fair_pairs; /* intervals in which two tenants were compared */
     double wait_worst;   /* share of the bound */
     double fair_worst;   /* share of the bound */

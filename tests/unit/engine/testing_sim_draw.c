@@ -114,6 +114,8 @@ static void draw_load(struct sim_config *c, struct dice *d)
     c->priority_range = dice_below(d, 3);
     c->misbehaves = !dice_one_in(d, 4);
     c->drains = !dice_one_in(d, 3);
+    c->guess_k = dice_one_in(d, 2) ? 1 + dice_below(d, SPEC_K_MAX) : 0;
+    c->script = (enum script)dice_below(d, 4);
     if (dice_one_in(d, 12)) {
         c->breaks = (enum sim_break)(1 + dice_below(d, 3));
         c->break_step = dice_log(d, 1, 2000);
@@ -138,10 +140,10 @@ const char *sim_describe(const struct sim_config *c, char *out, size_t cap)
     const struct sched_options *const s = &c->sched;
     snprintf(out, cap,
         "%s %s %s preempt=%s every=%u depth=%u seqs=%u budget=%u context=%u blocks=%u+%u of %u queue=%u chunk=%u "
-        "prefix=%d load=%.2f break=%d",
+        "prefix=%d load=%.2f break=%d guesses=%u script=%d",
         batchings[s->batching], orders[s->order], s->admission == ADMIT_RESERVE ? "reserve" : "on-demand",
         modes[s->preempt], s->preempt_every, c->fake.depth, s->max_num_seqs, s->max_batched_tokens, s->context_max,
         c->kv.n_blocks, c->kv.n_host_blocks, s->block_tokens, s->queue_max, s->chunk_max, s->prefix_cache, c->load,
-        (int)c->breaks);
+        (int)c->breaks, c->guess_k, (int)c->script);
     return out;
 }

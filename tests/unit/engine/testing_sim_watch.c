@@ -44,14 +44,16 @@ static enum err check_seq(const struct sim_watch *w, const struct plan *p, const
     *row += q->n_rows;
     if (q->n_table != (q->n_kv + s->block_tokens - 1) / s->block_tokens)
         return FAIL(e, ERR_INTERNAL, "slot %u holds %u blocks for %u tokens", q->slot, q->n_table, q->n_kv);
-    if (s->chunk_max != 0 && q->n_rows > s->chunk_max)
-        return FAIL(e, ERR_INTERNAL, "slot %u got a chunk of %u; the limit is %u", q->slot, q->n_rows, s->chunk_max);
+    const uint32_t n_known = q->n_rows - q->n_spec;
+    if (q->n_spec >= q->n_rows || q->n_spec > w->c->guess_k || (q->n_spec > 0 && (n_known != 1 || p->depth != 0)))
+        return FAIL(e, ERR_INTERNAL, "slot %u has %u rows with %u guesses", q->slot, q->n_rows, q->n_spec);
+    if (s->chunk_max != 0 && n_known > s->chunk_max)
+        return FAIL(e, ERR_INTERNAL, "slot %u got a chunk of %u; the limit is %u", q->slot, n_known, s->chunk_max);
     if (v->request == NULL)
         return OK;
-    const bool reaches_end = q->first_pos + q->n_rows >= v->request->o.n_prompt;
+    const bool reaches_end = q->first_pos + n_known >= v->request->o.n_prompt;
     if (q->samples && !reaches_end)
         return FAIL(e, ERR_INTERNAL, "slot %u chooses a token in mid-prompt", q->slot);
-    (void)p;
     return OK;
 }
 
@@ -69,7 +71,7 @@ static enum err check_rows(struct sim_watch *w, const struct plan *p, const stru
             n_prompts += seq_is_prompt(q, &v);
             /* what was preempted or forked may come in with one row to compute: no decode yet */
             n_decodes +=
-                q->n_rows == 1 && q->first_pos >= n_prompt && v.request->n_preempted == 0 && v.request->n_choices == 1;
+                q->n_rows == 1 + q->n_spec && q->first_pos >= n_prompt && v.request->n_preempted == 0 && v.request->n_choices == 1;
         }
         for (uint32_t j = 0; j < i; j++)
             if (plan_seqs(p)[j].slot == q->slot)
