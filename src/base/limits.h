@@ -120,7 +120,8 @@
 /* Speculation. */
 #define SPEC_K_MAX      8  /* guesses of one sequence in a step; the chance that all hold falls with each */
 #define NGRAM_MAX       16 /* tokens of a match; longer ones decide nothing that these do not */
-#define NGRAM_CHAIN_MAX 16 /* earlier places looked at in one search, so that a step costs the same at any length */
+#define NGRAM_CHAIN_MAX 16 /* earlier places compared in one search, so that a step costs the same at any length */
+#define NGRAM_WALK_MAX  64 /* places looked at for that; some only share a hash */
 
 /* Stop strings of one request. */
 #define STOPS_MAX       64          /* OpenAI allows 4; clients list a few dozen. Also the most children of a node */

@@ -55,12 +55,15 @@ uint32_t ngram_guess(struct ngram_index *x, const struct ngram_text *t, uint32_t
         return 0;
     ngram_enter(x, t);
     uint32_t p = x->head[hash_at(x, t, known - 1)];
-    for (uint32_t i = 0; p != 0 && i < NGRAM_CHAIN_MAX && best < x->max; i++, p = x->prev[p - 1]) {
+    uint32_t n_agree = 0;
+    for (uint32_t i = 0; p != 0 && i < NGRAM_WALK_MAX && n_agree < NGRAM_CHAIN_MAX && best < x->max; i++) {
         const uint32_t n = agreement(t, p - 1, known - 1, x->max);
+        n_agree += n >= x->min; /* others share the hash alone */
         if (n > best) {
             best = n;
             at = p;
         }
+        p = x->prev[p - 1];
     }
     if (best < x->min)
         return 0;

@@ -1,8 +1,8 @@
 /* Where a sequence's last tokens have been seen before in it: prompt lookup. An index over the sequence's own tokens,
  * which grows with them: every position is entered once, under the hash of the last `min` tokens that end there, in
- * chains from the newest to the oldest. A search walks one chain, at most NGRAM_CHAIN_MAX positions, and takes the one
- * that agrees with the sequence's end over the most tokens (at most `max`), the newest among equals. So a step costs
- * the same at any length, and the guess is a function of the tokens alone.
+ * chains from the newest to the oldest. A search walks one chain, over at most NGRAM_CHAIN_MAX positions that agree,
+ * and takes the one that agrees with the sequence's end over the most tokens (at most `max`), the newest among equals.
+ * So a step costs the same at any length, and the guess is a function of the tokens alone.
  *
  * The arrays are the caller's (they lie in the request): ngram_cap(n) heads and n links for n tokens.
  *
