@@ -3,7 +3,7 @@
  * it costs is taken from the server.
  *
  *     quern_load WORKLOAD --port N [--clients N] [--requests N] [--tokens N] [--seed N] [--ids FILE] [--vocab N]
- *                [--allow ID,ID...] [--step-ms N] [--pid N] [--timeout S]
+ *                [--allow ID,ID...] [--pid N] [--timeout S]
  *
  *   mixed      prompts of 64 to 1024 tokens, answers of 16 to 256, both evenly spread over their logarithm
  *   shared     1,024 tokens that all have in common, 32 of their own, answers of 32
@@ -13,11 +13,15 @@
  * Prompts are token ids, so that every server gets the same tokens: pieces of --ids (numbers with blanks between, a
  * text that somebody tokenised), or made up. Prints one JSON object. Times are in ms.
  *
- * Delivery delay (streams, see load_delay.c): the time of a token since the first token of its step arrived anywhere;
- * what delays all streams alike is not in it, and the time between tokens beside it shows that. Every event names how
- * many tokens its stream has had, so tokens that come late in one event count as such. Tokens without text of their own
- * also come with the next one: --allow names those that the server may make. --step-ms: how far apart steps are, at
- * least. --pid: the resident memory of that process before the first connection and at its largest after it. */
+ * Delivery delay (streams): from the end of the step that made a token, by the clock of the machine that both processes
+ * share (token_time_ns of each event), to the moment its bytes have been read here. Every event also names how many
+ * tokens its stream has had: of tokens that come together the earlier ones count from the event before, which is longer
+ * than they took. Tokens without text of their own also come with the next one: --allow names those that the server may
+ * make. The generator looks every STREAMS_NAP_US only: being woken for each of thousands of sockets would cost the
+ * server more than the generator itself does, and the nap counts as delay.
+ *
+ * --pid: the resident memory of that process before the first connection and at its largest after it, and its processor
+ * time. */
 #include "load.h"
 
 #include "base/clock.h"
@@ -36,15 +40,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define IDS_MADE      65536
-#define IDS_BYTES_MAX (64 * 1024 * 1024)
-#define CLIENTS_MAX   100000
-#define REQUESTS_MAX  10000000
-#define SAMPLES_MAX   ((size_t)1 << 27)
-#define SHARED_TOKENS 1024
-#define EVENTS        256
-#define READ_BYTES    (64 * 1024)
-#define TICK_MS       50
+#define IDS_MADE       65536
+#define IDS_BYTES_MAX  (64 * 1024 * 1024)
+#define CLIENTS_MAX    100000
+#define REQUESTS_MAX   10000000
+#define SAMPLES_MAX    ((size_t)1 << 27)
+#define SHARED_TOKENS  1024
+#define EVENTS         256
+#define READ_BYTES     (64 * 1024)
+#define TICK_MS        50
+#define STREAMS_NAP_US 500
+#define BEGIN_AT_ONCE  16
 
 enum workload { MIXED, SHARED, STREAMS, REQUESTS, N_WORKLOADS };
 static const char *const workload_names[] = {"mixed", "shared", "streams", "requests"};
@@ -67,7 +73,7 @@ struct client {
     size_t sent;
     struct load_answer answer;
     uint64_t start_ns, last_ns; /* of the request; of its last token */
-    int64_t first_step;         /* that made its first token, as it seems */
+    uint64_t t_token;           /* when its newest token was made */
     uint32_t n_seen;            /* tokens that came */
 };
 
@@ -75,7 +81,7 @@ struct load {
     struct clock clock;
     enum workload what;
     struct sockaddr_in address;
-    uint64_t n_clients, n_requests, n_tokens, seed, vocab, step_ms, pid, timeout_s;
+    uint64_t n_clients, n_requests, n_tokens, seed, vocab, pid, timeout_s;
     const char *ids_path, *allow;
     uint32_t *ids, n_ids;
     struct job *jobs;
@@ -85,10 +91,7 @@ struct load {
     uint64_t now_ns, start_ns, end_ns, out_tokens, prompt_tokens;
     uint64_t rss_before, rss_max;
     struct samples ttft, itl, delay, whole;
-    struct load_token *tokens; /* streams: all that came */
-    size_t n_tokens_in, tokens_cap;
-    int64_t step; /* the latest, as it seems */
-    uint64_t last_step_ns;
+    double cpu_before_s, cpu_after_s; /* of pid */
     char why[200];
     bool is_out_of_memory;
 };
@@ -120,6 +123,24 @@ static uint64_t resident(uint64_t pid)
     if (f != NULL)
         fclose(f);
     return kib * 1024;
+}
+
+/* User and system time of a process so far: the 14th and 15th word of its stat, behind a name that may hold anything.
+ */
+static double processor_s(uint64_t pid)
+{
+    char path[64], text[1024] = "";
+    unsigned long user = 0, kernel = 0;
+    snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
+    FILE *f = fopen(path, "r");
+    const size_t n = f != NULL ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f != NULL)
+        fclose(f);
+    text[n] = '\0';
+    const char *at = strrchr(text, ')');
+    if (at == NULL || sscanf(at, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel) != 2)
+        return 0;
+    return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
 }
 
 /* ---- what is asked ---- */
@@ -198,7 +219,7 @@ static void write_request(struct client *c)
     buf_addf(b, "],\"max_tokens\":%u,\"temperature\":0,\"ignore_eos\":true", j->n_out);
     if (l->what != REQUESTS)
         buf_addf(b, ",\"stream\":true,\"stream_options\":{\"include_usage\":true%s}",
-            l->what == STREAMS ? ",\"continuous_usage_stats\":true" : "");
+            l->what == STREAMS ? ",\"continuous_usage_stats\":true,\"include_token_times\":true" : "");
     if (l->allow != NULL)
         buf_addf(b, ",\"allowed_token_ids\":[%s]", l->allow);
     buf_addf(b, "}");
@@ -216,26 +237,18 @@ static void write_request(struct client *c)
 
 /* ---- the life of a client ---- */
 
-/* The tokens that this event brought. A stream's first token is of the latest step that anybody has seen when that is
- * not long ago, else of the next. */
+/* The tokens that this event brought. */
 static void take_tokens(struct client *c)
 {
     struct load *l = c->load;
-    const uint32_t n = c->answer.n_out;
-    if (c->n_seen == 0)
-        c->first_step = l->step + (l->now_ns - l->last_step_ns > l->step_ms * NS_PER_MS / 2);
-    if (c->first_step + n > l->step + 1) {
-        l->step = c->first_step + n - 1;
-        l->last_step_ns = l->now_ns;
+    const struct load_answer *a = &c->answer;
+    if (a->t_token == 0)
+        return;
+    for (; c->n_seen < a->n_out; c->n_seen++) {
+        const uint64_t made = c->n_seen + 1 == a->n_out || c->t_token == 0 ? a->t_token : c->t_token;
+        add_sample(l, &l->delay, l->now_ns - MIN(made, l->now_ns));
     }
-    for (; c->n_seen < n; c->n_seen++) {
-        if (l->n_tokens_in == l->tokens_cap) {
-            l->is_out_of_memory = true; /* a server that sends more than was asked for */
-            return;
-        }
-        l->tokens[l->n_tokens_in++] = (struct load_token){
-            .at_ns = l->now_ns, .step = c->first_step + c->n_seen, .stream = (uint32_t)(c - l->clients)};
-    }
+    c->t_token = a->t_token;
 }
 
 static void on_token(void *ctx)
@@ -294,6 +307,7 @@ static enum err next_request(struct client *c, struct error *e)
     c->sent = 0;
     c->last_ns = 0;
     c->n_seen = 0;
+    c->t_token = 0;
     write_request(c);
     TRY(buf_check(&c->out, "a request", e));
     load_answer_start(&c->answer);
@@ -373,12 +387,18 @@ static enum err run(struct load *l, struct error *e)
 {
     struct epoll_event events[EVENTS];
     l->rss_before = resident(l->pid);
+    l->cpu_before_s = l->pid != 0 ? processor_s(l->pid) : 0;
     l->start_ns = l->now_ns = clock_now(&l->clock);
     uint64_t looked_ns = 0;
-    for (uint32_t i = 0; i < l->n_clients; i++)
-        TRY(next_request(&l->clients[i], e));
+    int n = 0;
+    uint32_t n_begun = 0;
     while (l->n_ended < l->n_requests && l->now_ns - l->start_ns < l->timeout_s * NS_PER_S) {
-        const int n = epoll_wait(l->epoll, events, EVENTS, TICK_MS);
+        /* a few at a time: what comes for the first must not lie unread until the last has been sent */
+        for (uint32_t i = 0; i < BEGIN_AT_ONCE && n_begun < l->n_clients; i++)
+            TRY(next_request(&l->clients[n_begun++], e));
+        if (l->what == STREAMS && n < EVENTS && n_begun == l->n_clients)
+            clock_sleep(&l->clock, STREAMS_NAP_US * NS_PER_US);
+        n = epoll_wait(l->epoll, events, EVENTS, n_begun < l->n_clients ? 0 : TICK_MS);
         l->now_ns = clock_now(&l->clock);
         if (l->pid != 0 && l->now_ns - looked_ns > TICK_MS * NS_PER_MS) {
             l->rss_max = MAX(l->rss_max, resident(l->pid));
@@ -397,6 +417,7 @@ static enum err run(struct load *l, struct error *e)
                 TRY(read_more(c, (events[i].events & closed) != 0, e));
         }
     }
+    l->cpu_after_s = l->pid != 0 ? processor_s(l->pid) : 0;
     if (l->n_ended < l->n_requests && l->n_errors == 0)
         snprintf(l->why, sizeof l->why, "the time was over");
     l->n_errors += (uint32_t)l->n_requests - l->n_ended;
@@ -426,20 +447,6 @@ static void print_samples(const char *name, struct samples *s)
         at_share(s, 0.5), at_share(s, 0.9), at_share(s, 0.99), at_share(s, 1));
 }
 
-static enum err find_delays(struct load *l, struct error *e)
-{
-    struct load_scratch s = {
-        .off = mem_array(l->n_clients, sizeof *s.off), .counts = mem_array(l->n_clients, sizeof *s.counts)};
-    l->delay = (struct samples){.v = mem_array(l->n_tokens_in, sizeof *l->delay.v), .n = l->n_tokens_in};
-    const bool ok = s.off != NULL && s.counts != NULL && l->delay.v != NULL;
-    if (ok)
-        load_delays(
-            l->tokens, l->n_tokens_in, &s, (uint32_t)l->n_clients, (double)(l->step_ms * NS_PER_MS), l->delay.v);
-    mem_free(s.off);
-    mem_free(s.counts);
-    return ok ? OK : FAIL(e, ERR_NOMEM, "no memory for %zu delays", l->n_tokens_in);
-}
-
 static void report(struct load *l)
 {
     const double wall = (double)(MAX(l->end_ns, l->start_ns + 1) - l->start_ns) / 1e9;
@@ -453,8 +460,9 @@ static void report(struct load *l)
     print_samples("delay", &l->delay);
     print_samples("whole", &l->whole);
     if (l->pid != 0)
-        printf(", \"rss_before\": %llu, \"rss_max\": %llu", (unsigned long long)l->rss_before,
-            (unsigned long long)l->rss_max);
+        printf(", \"rss_before\": %llu, \"rss_max\": %llu, \"server_cpu_s\": %.2f, \"load_cpu_s\": %.2f",
+            (unsigned long long)l->rss_before, (unsigned long long)l->rss_max, l->cpu_after_s - l->cpu_before_s,
+            processor_s((uint64_t)getpid()));
     if (l->why[0] != '\0') {
         struct buf b;
         buf_init(&b, 4096);
@@ -473,8 +481,8 @@ static enum err read_args(struct load *l, int argc, char **argv, struct error *e
         uint64_t *to, max;
     } numbers[] = {{"--port", &port, 65535}, {"--clients", &l->n_clients, CLIENTS_MAX},
         {"--requests", &l->n_requests, REQUESTS_MAX}, {"--tokens", &l->n_tokens, 100000},
-        {"--seed", &l->seed, UINT32_MAX}, {"--vocab", &l->vocab, 1000000}, {"--step-ms", &l->step_ms, 10000},
-        {"--pid", &l->pid, INT32_MAX}, {"--timeout", &l->timeout_s, 100000}};
+        {"--seed", &l->seed, UINT32_MAX}, {"--vocab", &l->vocab, 1000000}, {"--pid", &l->pid, INT32_MAX},
+        {"--timeout", &l->timeout_s, 100000}};
     l->what = N_WORKLOADS;
     for (int i = 0; argc > 1 && i < N_WORKLOADS; i++)
         if (strcmp(argv[1], workload_names[i]) == 0)
@@ -509,9 +517,7 @@ static enum err open_clients(struct load *l, struct error *e)
 {
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     l->clients = mem_array(l->n_clients, sizeof *l->clients);
-    l->tokens_cap = l->what == STREAMS ? l->n_requests * l->n_tokens : 0;
-    l->tokens = mem_array(l->tokens_cap, sizeof *l->tokens);
-    if (l->epoll < 0 || l->clients == NULL || l->tokens == NULL)
+    if (l->epoll < 0 || l->clients == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for %llu clients", (unsigned long long)l->n_clients);
     for (uint32_t i = 0; i < l->n_clients; i++) {
         struct client *c = &l->clients[i];
@@ -525,7 +531,7 @@ static enum err open_clients(struct load *l, struct error *e)
 int main(int argc, char **argv)
 {
     struct error e = {0};
-    struct load l = {.seed = 1, .vocab = 256, .n_tokens = 100, .step_ms = 100, .timeout_s = 600, .epoll = -1};
+    struct load l = {.seed = 1, .vocab = 256, .n_tokens = 100, .timeout_s = 600, .epoll = -1};
     clock_init(&l.clock);
     enum err err = read_args(&l, argc, argv, &e);
     if (err == OK)
@@ -536,8 +542,6 @@ int main(int argc, char **argv)
         err = open_clients(&l, &e);
     if (err == OK)
         err = run(&l, &e);
-    if (err == OK && l.what == STREAMS)
-        err = find_delays(&l, &e);
     if (err == OK)
         report(&l);
     else
@@ -550,7 +554,6 @@ int main(int argc, char **argv)
     struct samples *all[] = {&l.ttft, &l.itl, &l.delay, &l.whole};
     for (size_t i = 0; i < COUNT_OF(all); i++)
         mem_free(all[i]->v);
-    mem_free(l.tokens);
     mem_free(l.clients);
     mem_free(l.jobs);
     mem_free(l.ids);

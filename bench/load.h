@@ -22,6 +22,7 @@ struct load_answer {
     struct buf line, text; /* of head and chunk sizes; of the body: a line of events, or all of it */
     uint64_t left;         /* of the body or chunk */
     uint32_t status, n_out;
+    uint64_t t_token; /* when the server made the newest token, as the event says; 0 = it does not */
     bool is_chunked, is_stream, closes; /* is_stream: the body is events */
     bool is_end, has_error;             /* [DONE] came; an error did */
     bool has_bytes;
@@ -37,21 +38,5 @@ void load_answer_fini(struct load_answer *a);
 
 /* Bytes that came. ERR_FORMAT when they are not HTTP. What follows a finished answer is an error. */
 enum err load_answer_feed(struct load_answer *a, const char *p, size_t n, struct error *e) MUST_CHECK;
-
-/* A token of a stream, for load_delays. */
-struct load_token {
-    uint64_t at_ns;
-    int64_t step; /* a guess at first; moved */
-    uint32_t stream;
-};
-
-struct load_scratch { /* [streams] each; counts zeroed */
-    double *off;
-    uint32_t *counts;
-};
-
-/* The delay of each of n tokens into delays, in no particular order. */
-void load_delays(
-    struct load_token *t, size_t n, struct load_scratch *s, uint32_t n_streams, double step_ns, uint64_t *delays);
 
 #endif

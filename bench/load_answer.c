@@ -48,10 +48,12 @@ static const char *find(struct str in, const char *what)
 /* The number behind "name": or "name": with a blank. */
 static void find_usage(struct load_answer *a, struct str in)
 {
-    static const char name[] = "\"completion_tokens\":";
-    const char *p = find(in, name);
+    static const char name[] = "\"completion_tokens\":", time[] = "\"token_time_ns\":";
+    const char *p = find(in, name), *t = find(in, time);
     if (p != NULL) /* the buffer ends with a NUL */
         a->n_out = (uint32_t)strtoul(p + sizeof name - 1, NULL, 10);
+    if (t != NULL)
+        a->t_token = strtoull(t + sizeof time - 1, NULL, 10);
 }
 
 static void take_event(struct load_answer *a, struct str line)

@@ -237,7 +237,7 @@ def section_streams(args):
                           "--max-num-batched-tokens", max(4096, running), "--num-gpu-blocks-override",
                           running * 12) as server:
             allow = plain_ids(server)
-            report = load("streams", server, clients=args.streams, tokens=tokens, step_ms=step_ms, pid=server.pid,
+            report = load("streams", server, clients=args.streams, tokens=tokens, pid=server.pid,
                           allow=allow)
         print(f"  streams: {json.dumps(report)}", file=sys.stderr, flush=True)
         head(f"{args.streams:,} streams without a model, {running:,} running, a step every {step_ms} ms")

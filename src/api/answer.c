@@ -56,11 +56,15 @@ void answer_usage(const struct generation *g, struct buf *out)
         for (uint32_t k = 0; k < r->n_choices && !g->echo_only; k++)
             output += atomic_load_explicit(&r->choices[k].n_out, memory_order_acquire);
     }
-    const uint64_t total = prompt + output;
-    buf_addf(out,
-        "{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
-        "\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
-        (unsigned long long)prompt, (unsigned long long)output, (unsigned long long)total, (unsigned long long)cached);
+    buf_add(out, STR("{\"prompt_tokens\":"));
+    buf_add_u64(out, prompt);
+    buf_add(out, STR(",\"completion_tokens\":"));
+    buf_add_u64(out, output);
+    buf_add(out, STR(",\"total_tokens\":"));
+    buf_add_u64(out, prompt + output);
+    buf_add(out, STR(",\"prompt_tokens_details\":{\"cached_tokens\":"));
+    buf_add_u64(out, cached);
+    buf_add(out, STR("}}"));
 }
 
 /* ---- tokens ---- */

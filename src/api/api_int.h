@@ -151,6 +151,7 @@ struct net {
     struct call *calls; /* all of this thread */
     uint64_t id_seed, n_ids;
     struct buf scratch; /* for one event or one small answer at a time */
+    struct buf text;    /* of one event */
     uint64_t conn_serial;
     struct evconnlistener *doors[HTTP_LISTENERS_MAX]; /* evhttp's */
     uint32_t n_doors;
@@ -167,6 +168,9 @@ enum err net_init(struct net *n, struct server *s, uint32_t index, struct error 
 enum err net_start(struct net *n, struct error *e) MUST_CHECK;
 void net_nudge(struct net *n); /* any thread: look at the server's phase */
 void net_fini(struct net *n);  /* joins */
+/* Its own thread: a bite of the engine's notices. Called wherever evhttp goes through a storm in one go, between two
+ * connections or two requests, so that running streams do not wait for its end. */
+void net_take_mail(struct net *n);
 
 /* ---- a call (call.c) ---- */
 
@@ -203,6 +207,10 @@ struct call {
     uint64_t bytes_out;
     int status;
     bool is_streaming; /* headers are sent */
+    bool is_flowing;   /* and a first event behind them; on_drained is called whenever evhttp's buffer has emptied */
+    bool is_clear;     /* and evhttp's buffer is empty: events may go straight to fd */
+    bool is_chunked;
+    int fd;
     bool is_head;
     bool left;
     struct generation *gen; /* what it generates, or NULL */
@@ -259,6 +267,7 @@ void listen_close(struct server *s);
 /* ---- generating (generate.c and what it uses) ---- */
 
 void generation_notice(struct request *r, bool is_final);
+void generation_prefetch(const struct request *r, uint32_t depth); /* 0, 1, 2: each reads what the one before fetched */
 void generation_client_left(struct generation *g);
 void generation_tick(struct generation *g, uint64_t now_ns);
 void generation_drained(struct generation *g);

@@ -247,7 +247,8 @@ static bool read_stream(struct fields *f, struct in in)
         return api_fail(in.ae, 400, "resumable", "'resumable' needs 'stream': true");
     const struct in inner = {o, in.ae};
     return o == NULL || (in_bool(inner, "include_usage", &f->include_usage) &&
-                            in_bool(inner, "continuous_usage_stats", &f->continuous_usage));
+                            in_bool(inner, "continuous_usage_stats", &f->continuous_usage) &&
+                            in_bool(inner, "include_token_times", &f->include_times));
 }
 
 static bool read_report(struct fields *f, struct in in)

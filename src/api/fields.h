@@ -24,7 +24,7 @@ struct fields {
     bool has_priority;
     uint64_t salt;
     bool ignore_eos, include_stop, show_special;
-    bool stream, include_usage, continuous_usage, resumable;
+    bool stream, include_usage, continuous_usage, include_times, resumable;
     uint32_t stream_interval; /* tokens of one event, at least */
     bool want_logprobs, want_prompt_logprobs, return_token_ids, tokens_as_ids;
     uint32_t n_top, n_prompt_top;

@@ -44,6 +44,7 @@ static bool copy_fields(struct generation *g, const struct fields *f)
     g->stream = f->stream;
     g->include_usage = f->include_usage;
     g->continuous_usage = f->continuous_usage;
+    g->include_times = f->include_times;
     g->include_stop = f->include_stop;
     g->show_special = f->show_special;
     g->want_logprobs = f->want_logprobs;
@@ -241,9 +242,14 @@ static struct buf *begin_event(struct generation *g)
     return b;
 }
 
-static void end_event(struct generation *g, struct buf *b)
+/* t_token: when the newest token of the event was made; 0 = it has none. */
+static void end_event(struct generation *g, struct buf *b, uint64_t t_token)
 {
     buf_add(b, STR("]"));
+    if (g->include_times && t_token != 0) {
+        buf_add(b, STR(",\"token_time_ns\":"));
+        buf_add_u64(b, t_token);
+    }
     if (g->continuous_usage) {
         buf_add(b, STR(",\"usage\":"));
         answer_usage(g, b);
@@ -265,7 +271,7 @@ static void emit_role(struct part *p, uint32_t k)
         answer_ids(p->r->o.prompt, p->r->o.n_prompt, b);
     }
     buf_add(b, STR("}"));
-    end_event(g, b);
+    end_event(g, b, 0);
 }
 
 /* The prompt of an echo, as the first event of its choice. */
@@ -282,7 +288,7 @@ static void emit_echo(struct part *p, uint32_t k)
     buf_add(b, STR(",\"finish_reason\":null}"));
     p->said[k].n_chars = answer_count_chars(buf_str(&text));
     buf_fini(&text);
-    end_event(g, b);
+    end_event(g, b, 0);
 }
 
 static void emit_text(struct part *p, uint32_t k, struct str text, uint32_t n_told, bool ended)
@@ -292,7 +298,9 @@ static void emit_text(struct part *p, uint32_t k, struct str text, uint32_t n_to
     const struct choice *ch = &p->r->choices[k];
     struct buf *b = begin_event(g);
     if (g->kind == GEN_CHAT) {
-        buf_addf(b, "{\"index\":%u,\"delta\":{", k);
+        buf_add(b, STR("{\"index\":"));
+        buf_add_u64(b, k);
+        buf_add(b, STR(",\"delta\":{"));
         if (text.n > 0) {
             buf_add(b, STR("\"content\":"));
             buf_add_json_str(b, text);
@@ -303,7 +311,9 @@ static void emit_text(struct part *p, uint32_t k, struct str text, uint32_t n_to
         else
             buf_add(b, STR("null"));
     } else {
-        buf_addf(b, "{\"index\":%u,\"text\":", p->index * g->n + k);
+        buf_add(b, STR("{\"index\":"));
+        buf_add_u64(b, p->index * g->n + k);
+        buf_add(b, STR(",\"text\":"));
         buf_add_json_str(b, text);
         buf_add(b, STR(",\"logprobs\":"));
         if (said->n_told < n_told)
@@ -324,7 +334,7 @@ static void emit_text(struct part *p, uint32_t k, struct str text, uint32_t n_to
         buf_add(b, STR(",\"finish_reason\":null}"));
     said->n_chars += answer_count_chars(text);
     said->n_told = n_told;
-    end_event(g, b);
+    end_event(g, b, atomic_load_explicit(&ch->t_token, memory_order_relaxed));
 }
 
 /* ---- the pump: published ids to events ---- */
@@ -390,15 +400,12 @@ static void pump_choice(struct part *p, uint32_t k, struct buf *text)
 static void pump(struct part *p)
 {
     struct generation *g = p->g;
-    struct buf text;
     uint32_t n_read = UINT32_MAX;
-    buf_init(&text, SSE_EVENT_BYTES_MAX);
     for (uint32_t k = 0; k < g->n; k++) {
-        pump_choice(p, k, &text);
+        pump_choice(p, k, &g->net->text);
         if (!p->said[k].has_ended)
             n_read = MIN(n_read, p->said[k].n_fed);
     }
-    buf_fini(&text);
     g->blocked = call_unsent(g->call) > SSE_HIGH_WATER;
     if (n_read != UINT32_MAX && !p->is_back && !g->blocked) {
         const uint32_t was = atomic_exchange_explicit(&p->r->n_read, n_read, memory_order_acq_rel);
@@ -493,6 +500,26 @@ static void cancel_all(struct generation *g)
     for (uint32_t i = 0; i < g->n_parts; i++)
         if (!g->parts[i].is_back)
             engine_cancel(g->net->client, g->parts[i].r);
+}
+
+void generation_prefetch(const struct request *r, uint32_t depth)
+{
+    const struct part *p = r->user;
+    if (depth == 0) {
+        __builtin_prefetch(p);
+        __builtin_prefetch(r->choices);
+        return;
+    }
+    const struct generation *g = p->g;
+    if (depth == 1) {
+        __builtin_prefetch(g);
+        __builtin_prefetch(&g->stream);
+        __builtin_prefetch(p->said);
+        __builtin_prefetch((const char *)p->said + CACHE_LINE);
+        return;
+    }
+    __builtin_prefetch(g->call);
+    __builtin_prefetch(g->head.p);
 }
 
 void generation_notice(struct request *r, bool is_final)

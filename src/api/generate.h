@@ -46,7 +46,7 @@ struct generation {
     uint32_t stop_ids[REQ_STOP_IDS_MAX];
     uint32_t n_stop_ids; /* the request's own: reported as stop_reason */
     uint32_t n, n_top, n_prompt_top, stream_interval;
-    bool stream, include_usage, continuous_usage, include_stop, show_special;
+    bool stream, include_usage, continuous_usage, include_times, include_stop, show_special;
     bool want_logprobs, want_prompt_logprobs, return_token_ids, tokens_as_ids;
     bool echo;      /* the prompt is part of the text */
     bool echo_only; /* and nothing else: max_tokens was 0 */

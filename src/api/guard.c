@@ -293,6 +293,7 @@ static void on_input(struct evbuffer *in, const struct evbuffer_cb_info *info, v
 struct bufferevent *guard_bufferevent(struct event_base *base, void *arg)
 {
     struct net *n = arg;
+    net_take_mail(n);
     struct bufferevent *bev =
         n->s->tls != NULL ? tls_bufferevent(n->s->tls, base) : bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
     if (bev == NULL)

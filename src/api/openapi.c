@@ -23,12 +23,12 @@
                      FLAG("add_special_tokens") FLAG("stream") FLAG("resumable") WHOLE("stream_interval", 1,           \
                          4096) "\"stream_options\":{\"type\":\"object\",\"properties\":{\"include_usage\":{\"type\":"  \
                                "\"boolean\"},"                                                                         \
-                               "\"continuous_usage_stats\":{\"type\":\"boolean\"}}}," WHOLE("prompt_logprobs", 0, 20)  \
-                                   FLAG("return_token_ids") FLAG("return_tokens_as_token_ids")                         \
-                                       WHOLE("truncate_prompt_tokens", 1,                                              \
-                                           134217728) "\"priority\":{\"type\":\"integer\"},"                           \
-                                                      "\"cache_salt\":{\"type\":\"string\",\"maxLength\":256},"        \
-                                                      "\"request_id\":{\"type\":\"string\",\"maxLength\":64}"
+                               "\"continuous_usage_stats\":{\"type\":\"boolean\"},\"include_token_times\":{\"type\":"  \
+                               "\"boolean\"}}}," WHOLE("prompt_logprobs", 0, 20) FLAG("return_token_ids")              \
+                                   FLAG("return_tokens_as_token_ids") WHOLE("truncate_prompt_tokens", 1,               \
+                                       134217728) "\"priority\":{\"type\":\"integer\"},"                               \
+                                                  "\"cache_salt\":{\"type\":\"string\",\"maxLength\":256},"            \
+                                                  "\"request_id\":{\"type\":\"string\",\"maxLength\":64}"
 
 /* clang-format off */
 static const char schemas[] =

@@ -51,20 +51,34 @@ void buf_add_char(struct buf *b, char c)
     buf_add(b, (struct str){&c, 1});
 }
 
+void buf_add_u64(struct buf *b, uint64_t value)
+{
+    char digits[20];
+    size_t n = sizeof digits;
+    do
+        digits[--n] = (char)('0' + value % 10);
+    while ((value /= 10) != 0);
+    buf_add(b, (struct str){digits + n, sizeof digits - n});
+}
+
+/* What fits into the memory that is there is formatted once. */
 void buf_addf(struct buf *b, const char *fmt, ...)
 {
     va_list args, again;
+    const size_t room = b->failure == OK ? b->cap - b->n : 0; /* with the NUL */
     va_start(args, fmt);
     va_copy(again, args);
-    const int n = vsnprintf(NULL, 0, fmt, args);
+    const int n = vsnprintf(room > 0 ? b->p + b->n : NULL, room, fmt, args);
     va_end(args);
     if (n < 0 && b->failure == OK)
         b->failure = ERR_LIMIT; /* longer than an int can say */
     char *at = n >= 0 ? buf_room(b, (size_t)n) : NULL;
     if (at != NULL) {
-        vsnprintf(at, (size_t)n + 1, fmt, again);
+        if ((size_t)n >= room)
+            vsnprintf(at, (size_t)n + 1, fmt, again);
         b->n += (size_t)n;
-    }
+    } else if (room > 0)
+        b->p[b->n] = '\0'; /* as it was */
     va_end(again);
 }
 
@@ -74,6 +88,10 @@ void buf_add_json_str(struct buf *b, struct str s)
     size_t i = 0, plain = 0; /* [plain, i) needs no escape and is appended in one go */
     while (i < s.n) {
         const unsigned char c = (unsigned char)s.p[i];
+        if (c >= 0x20 && c < 0x7f && c != '"' && c != '\\') {
+            i++;
+            continue;
+        }
         const size_t len = utf8_len((struct str){s.p + i, s.n - i});
         if (len > 0 && c >= 0x20 && c != '"' && c != '\\') {
             i += len;

@@ -53,7 +53,23 @@ static void the_maximum_is_exact_and_the_failure_stays(void **state)
     assert_string_equal(b.p, "1234567890");
     buf_clear(&b);
     buf_add(&b, STR("ok"));
-    assert_ok(e, buf_check(&b, "reply", &e));
+    buf_addf(&b, "%d", 123456789);
+    assert_fails(e, ERR_LIMIT, "reply would be larger than 10 bytes", buf_check(&b, "reply", &e));
+    assert_string_equal(b.p, "ok");
+    buf_fini(&b);
+}
+
+static void numbers_are_written_in_decimal(void **state)
+{
+    (void)state;
+    const uint64_t values[] = {0, 9, 10, 1234567890, UINT64_MAX};
+    struct buf b;
+    buf_init(&b, 100);
+    for (size_t i = 0; i < COUNT_OF(values); i++) {
+        buf_add_u64(&b, values[i]);
+        buf_add_char(&b, ' ');
+    }
+    assert_string_equal(b.p, "0 9 10 1234567890 18446744073709551615 ");
     buf_fini(&b);
 }
 
@@ -191,6 +207,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(appends_add_up),
         cmocka_unit_test(the_maximum_is_exact_and_the_failure_stays),
+        cmocka_unit_test(numbers_are_written_in_decimal),
         cmocka_unit_test(without_a_maximum_it_grows_by_doubling_and_never_wraps),
         cmocka_unit_test(failing_allocations_are_kept),
         cmocka_unit_test(json_strings_read_back),
