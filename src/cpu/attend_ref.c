@@ -7,6 +7,43 @@
 #include <math.h>
 #include <string.h>
 
+/* ---- keys in the cache ---------------------------------------------------------------------------------------------
+ */
+
+static size_t key_bytes(const struct kv_layer *layer)
+{
+    return layer->dtype == DTYPE_F32 ? 4 : 2;
+}
+
+void key_get(const struct kv_layer *layer, const unsigned char *head, uint32_t token, unsigned char *row)
+{
+    const unsigned char *group = head + (size_t)(token - token % KEY_GROUP) * layer->row_bytes;
+    const size_t bytes = key_bytes(layer);
+    if (!keys_lie_turned(layer->dtype)) {
+        memcpy(row, head + (size_t)token * layer->row_bytes, layer->row_bytes);
+        return;
+    }
+    for (size_t at = 0, d = token % KEY_GROUP; at < layer->row_bytes; at += bytes, d += KEY_GROUP)
+        memcpy(row + at, group + d * bytes, bytes);
+}
+
+void key_put(const struct kv_layer *layer, unsigned char *head, uint32_t token, const unsigned char *row)
+{
+    unsigned char *group = head + (size_t)(token - token % KEY_GROUP) * layer->row_bytes;
+    const uint32_t n = layer->row_bytes / (uint32_t)key_bytes(layer), lane = token % KEY_GROUP;
+    if (!keys_lie_turned(layer->dtype))
+        memcpy(head + (size_t)token * layer->row_bytes, row, layer->row_bytes);
+    else if (layer->dtype == DTYPE_F32)
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(group + ((size_t)i * KEY_GROUP + lane) * 4, row + (size_t)i * 4, 4);
+    else
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(group + ((size_t)i * KEY_GROUP + lane) * 2, row + (size_t)i * 2, 2);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------
+ */
+
 /* Positions lo .. hi-1 of one kv head, keys and values, as f32 rows of head_dim. */
 static void load_tile(struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t hi)
 {
@@ -17,9 +54,12 @@ static void load_tile(struct worker *w, const struct attend_tile *t, uint32_t lo
     dequant_fn *dequant = dtype_info(layer->dtype)->dequant;
     for (uint32_t p = lo; p < hi; p++) {
         const unsigned char *block = kv->blocks + (uint64_t)table[p / kv->block_tokens] * kv->block_bytes;
-        const uint64_t at = ((uint64_t)t->kv_head * kv->block_tokens + p % kv->block_tokens) * layer->row_bytes;
-        dequant(block + layer->k_at + at, w->k + (size_t)(p - lo) * n, n);
-        dequant(block + layer->v_at + at, w->v + (size_t)(p - lo) * n, n);
+        const uint64_t head = (uint64_t)t->kv_head * kv->block_tokens * layer->row_bytes;
+        const uint32_t token = p % kv->block_tokens;
+        unsigned char key[HEAD_DIM_MAX * sizeof(float)];
+        key_get(layer, block + layer->k_at + head, token, key);
+        dequant(key, w->k + (size_t)(p - lo) * n, n);
+        dequant(block + layer->v_at + head + (size_t)token * layer->row_bytes, w->v + (size_t)(p - lo) * n, n);
     }
 }
 

@@ -15,6 +15,7 @@
                             */
 #define ATTN_TILE      64  /* positions; part of the definition of attention, see cpu.h */
 #define ATTN_PART      512 /* positions; the x86 kernels join attention from parts of this many, see x86_attend.h */
+#define KEY_GROUP      16  /* tokens of a block whose keys lie turned; blocks hold multiples of it */
 #define ATTN_ROWS_MAX  64  /* (row, head) pairs one attention tile carries; bounds a worker's scratch */
 #define ATTN_LANES     16  /* sums a pair carries at most */
 #define HEAD_DIM_MAX   MODEL_HEAD_DIM_MAX
@@ -69,6 +70,18 @@ struct worker {
     float *total;        /* [ATTN_ROWS_MAX][2 * ATTN_LANES + HEAD_DIM_MAX] */
     const float **query; /* [ATTN_ROWS_MAX] */
 };
+
+/* Keys of a type whose elements stand alone lie turned in the cache: of each 16 tokens first all elements 0, then all
+ * elements 1... So scores of 16 positions are made side by side from what is loaded. A group takes the bytes that its
+ * 16 rows would. */
+static inline bool keys_lie_turned(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+}
+
+/* One token's key from or to a row of its own. head: where the kv head's keys begin in the token's block. */
+void key_get(const struct kv_layer *layer, const unsigned char *head, uint32_t token, unsigned char *row);
+void key_put(const struct kv_layer *layer, unsigned char *head, uint32_t token, const unsigned char *row);
 
 /* Rows of one product. in_rows picks activation rows (experts); NULL = first_row, first_row + 1... */
 struct product {

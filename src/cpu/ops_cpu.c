@@ -174,7 +174,7 @@ static void round_row(const struct kv_layer *layer, const float *x, unsigned cha
     }
 }
 
-static void write_kv(const struct qkv_job *j, uint64_t part_at, uint32_t head, uint32_t row, const float *x)
+static void write_kv(const struct qkv_job *j, bool is_v, uint32_t head, uint32_t row, const float *x)
 {
     const struct kv_layer *layer = j->a->layer;
     const uint32_t slot = j->b->kv_slot[layer->group][row];
@@ -182,10 +182,14 @@ static void write_kv(const struct qkv_job *j, uint64_t part_at, uint32_t head, u
         return;
     const uint32_t block = slot / j->kv->block_tokens, token = slot % j->kv->block_tokens;
     assert(block < j->kv->n_blocks);
-    unsigned char *to = j->kv->blocks + (uint64_t)block * j->kv->block_bytes + part_at +
-                        ((uint64_t)head * j->kv->block_tokens + token) * layer->row_bytes;
+    unsigned char *first = j->kv->blocks + (uint64_t)block * j->kv->block_bytes + (is_v ? layer->v_at : layer->k_at) +
+                           (uint64_t)head * j->kv->block_tokens * layer->row_bytes;
+    unsigned char key[HEAD_DIM_MAX * sizeof(float)];
+    unsigned char *to = is_v ? first + (uint64_t)token * layer->row_bytes : key;
     if (j->d->k->to_kv == NULL || !j->d->k->to_kv(layer->dtype, x, j->a->head_dim, to))
         round_row(layer, x, to, j->a->head_dim);
+    if (!is_v)
+        key_put(layer, first, token, key);
 }
 
 static void qkv_tile(void *ctx, uint32_t tile, uint32_t worker)
@@ -212,7 +216,7 @@ static void qkv_tile(void *ctx, uint32_t tile, uint32_t worker)
         if (!is_v)
             turn_head(j, is_q ? a->q_gain : a->k_gain, at.row + i, x);
         if (!is_q)
-            write_kv(j, is_v ? a->layer->v_at : a->layer->k_at, head, at.row + i, x);
+            write_kv(j, is_v, head, at.row + i, x);
     }
 }
 

@@ -1,6 +1,7 @@
 /* Paged attention on x86: the body, compiled into each variant. A tile of 64 absolute positions is brought in as f32
- * once for all rows and query heads of a call, keys turned so that positions lie side by side; then scores and outputs
- * are two small matrix products whose rows are the (row, head) pairs.
+ * once for all rows and query heads of a call, keys with positions side by side (float caches hold them so, see
+ * keys_lie_turned); then scores and outputs are two small matrix products whose rows are the (row, head) pairs. For few
+ * pairs and F16 nothing is laid out: the products read the cache (x86_attend_few.h), with the same bits.
  *
  * The arithmetic, for each pair on its own (law 1), where fma rounds once:
  * - Score of position p: from zero, fma(q[d], k[p][d]) ascending in d; times scale; soft cap.
@@ -16,6 +17,7 @@
 #define CPU_X86_ATTEND_H
 
 #include "cpu/cpu_int.h"
+#include "cpu/x86_attend_few.h"
 #include "cpu/x86_rows.h"
 #include "cpu/x86_simd.h"
 #include "tensor/quant.h"
@@ -145,12 +147,16 @@ INLINE void load_tile(enum dtype dtype, bool whole, struct worker *w, const stru
             fetch_rows(next + k_at, VF * row_bytes);
             fetch_rows(next + v_at, VF * row_bytes);
         }
-        for (uint32_t d = 0; d < n; d += VF) {
-            struct vf x[VF];
-            EACH (i, VF)
-                x[i] = load_kv(dtype, whole, rows + k_at + (uint64_t)i * row_bytes, d, n);
-            turn_16(x, keys + (size_t)d * ATTN_TILE + (p0 - lo));
-        }
+        if (keys_lie_turned(dtype))
+            for (uint32_t d = 0; d < n; d++)
+                vf_store(keys + (size_t)d * ATTN_TILE + (p0 - lo), load_kv(dtype, true, rows + k_at, d * VF, 0));
+        else
+            for (uint32_t d = 0; d < n; d += VF) {
+                struct vf x[VF];
+                EACH (i, VF)
+                    x[i] = load_kv(dtype, whole, rows + k_at + (uint64_t)i * row_bytes, d, n);
+                turn_16(x, keys + (size_t)d * ATTN_TILE + (p0 - lo));
+            }
         for (uint32_t i = 0; i < VF; i++)
             for (uint32_t d = 0; d < n; d += VF)
                 vf_store(values + (size_t)(p0 + i - lo) * wide + d,
@@ -178,13 +184,6 @@ static void load_any(
 
 /* ---- small products ------------------------------------------------------------------------------------------------
  */
-
-#ifdef QUERN_AVX512
-#define SMALL_VECS 4
-#else
-#define SMALL_VECS 1
-#endif
-#define SMALL_ROWS 6
 
 /* c[r][0 .. 16 vecs) = c * shrink[r] (or 0) + sum over k in from .. to-1 ascending of a[r][k] * b[k]. */
 INLINE void small_tile(int rows, int vecs, const float *const *a, const float *b, size_t b_step, uint32_t from,
@@ -269,24 +268,31 @@ static void weigh(struct worker *w, const struct attend_args *a, uint32_t i, uin
     w->shrink[i] = shrink;
 }
 
-/* Pairs first .. first+n-1, which all see positions from .. to-1 of the tile at lo. */
-static void fold(
-    struct worker *w, const struct attend_args *a, uint32_t first, uint32_t n, uint32_t lo, uint32_t from, uint32_t to)
+/* Pairs first .. first+n-1, which all see positions from .. to-1 of the tile at lo. here: the tile in the cache, when
+ * it was not laid out. */
+static void fold(struct worker *w, const struct attend_args *a, const struct tile_here *here, uint32_t first,
+    uint32_t n, uint32_t lo, uint32_t from, uint32_t to)
 {
     const uint32_t d = a->head_dim, wide = (d + VF - 1) / VF * VF;
     const uint32_t cols = (to - lo + VF - 1) / VF * VF;
-    float *score = w->score + (size_t)first * ATTN_TILE;
+    float *score = w->score + (size_t)first * ATTN_TILE, *out = w->out + (size_t)first * wide;
     const float *weights[ATTN_ROWS_MAX];
-    small_product(n, cols, w->query + first, w->k, ATTN_TILE, 0, d, NULL, score, ATTN_TILE);
+    if (here != NULL)
+        few_scores(here, n, w->query + first, d, cols / VF, score);
+    else
+        small_product(n, cols, w->query + first, w->k, ATTN_TILE, 0, d, NULL, score, ATTN_TILE);
     for (uint32_t i = 0; i < n; i++) {
         weigh(w, a, first + i, from - lo, to - lo);
         weights[i] = score + (size_t)i * ATTN_TILE;
     }
-    small_product(
-        n, wide, weights, w->v, wide, from - lo, to - lo, w->shrink + first, w->out + (size_t)first * wide, wide);
+    if (here != NULL)
+        few_values(here, n, d, from - lo, to - lo, score, w->shrink + first, out);
+    else
+        small_product(n, wide, weights, w->v, wide, from - lo, to - lo, w->shrink + first, out, wide);
 }
 
-static void fold_tile(struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from_all, uint32_t to_all)
+static void fold_tile(struct worker *w, const struct attend_tile *t, const struct tile_here *here, uint32_t lo,
+    uint32_t from_all, uint32_t to_all)
 {
     const struct attend_args *a = t->args;
     const uint32_t *pos = t->batch->pos + t->first_row;
@@ -301,9 +307,24 @@ static void fold_tile(struct worker *w, const struct attend_tile *t, uint32_t lo
             to = e;
         }
         if (from < to)
-            fold(w, a, r * t->n_heads, n * t->n_heads, lo, from, to);
+            fold(w, a, here, r * t->n_heads, n * t->n_heads, lo, from, to);
         r += n;
     }
+}
+
+/* With few pairs a tile is not worth laying out. */
+static bool stays_here(const struct attend_tile *t)
+{
+    return t->args->layer->dtype == DTYPE_F16 && t->args->head_dim % VF == 0 && t->n_rows * t->n_heads <= FEW_PAIRS;
+}
+
+/* Where the groups of the tile at lo lie. Outside the positions start .. end-1 a table may say anything: there, the
+ * nearest group inside. */
+static void find_tile(
+    const struct attend_tile *t, uint32_t lo, uint32_t start, uint32_t end, const unsigned char **rows)
+{
+    for (uint32_t g = 0; g < TILE_GROUPS; g++)
+        rows[g] = kv_row(t, MIN(MAX(lo + g * VF, start), end - 1) / VF * VF);
 }
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------
@@ -318,10 +339,17 @@ static void attend_part(struct worker *w, const struct attend_tile *t, uint32_t 
     memset(w->sum, 0, sizeof(float) * n_pairs * VF);
     memset(w->out, 0, sizeof(float) * n_pairs * wide);
     const uint32_t first = MAX(start, part * ATTN_PART), last = MIN(end, (part + 1) * ATTN_PART);
+    const struct kv_layer *l = t->args->layer;
+    struct tile_here here = {.k_at = l->k_at, .v_at = l->v_at, .row_bytes = l->row_bytes};
+    const bool stays = stays_here(t);
     for (uint32_t lo = first / ATTN_TILE * ATTN_TILE; lo < last; lo += ATTN_TILE) {
         const uint32_t from = MAX(lo, first), to = MIN(lo + ATTN_TILE, last);
-        load_any(w, t, lo, from, to, end);
-        fold_tile(w, t, lo, from, to);
+        if (stays) {
+            find_tile(t, lo, start, end, here.rows);
+            find_tile(t, lo + ATTN_TILE, start, end, here.next);
+        } else
+            load_any(w, t, lo, from, to, end);
+        fold_tile(w, t, stays ? &here : NULL, lo, from, to);
     }
 }
 

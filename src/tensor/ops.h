@@ -88,7 +88,8 @@ struct batch {
 
 /* Where one layer's keys and values lie inside a block: [kv head][token][D], K then V. A row is one head of one token;
  * its dtype is F32, F16, BF16, F8_E4M3, Q8_0 or Q4_0 (the last two quantised per token and head in groups of 32, when
- * it is written). */
+ * it is written). A backend may lay the keys of each 16 tokens of a head out in another order within their bytes:
+ * everybody else copies whole blocks. */
 struct kv_layer {
     uint32_t group; /* which block table */
     enum dtype dtype;

@@ -49,9 +49,12 @@ static void read_kv(const struct attention *a, uint32_t s, uint32_t head, uint32
 {
     const uint32_t bt = a->s->block_tokens, block = a->table[s * a->per_seq + pos / bt];
     struct error e;
-    const unsigned char *at = a->kv.blocks + block * a->kv.block_bytes + (is_v ? a->layer.v_at : a->layer.k_at) +
-                              ((size_t)head * bt + pos % bt) * a->layer.row_bytes;
-    assert_ok(e, dequant_row(a->s->kv, at, x, a->s->head_dim, &e));
+    unsigned char key[HEAD_DIM_MAX * sizeof(float)];
+    const unsigned char *first = a->kv.blocks + block * a->kv.block_bytes + (is_v ? a->layer.v_at : a->layer.k_at) +
+                                 (size_t)head * bt * a->layer.row_bytes;
+    if (!is_v)
+        key_get(&a->layer, first, pos % bt, key);
+    assert_ok(e, dequant_row(a->s->kv, is_v ? first + pos % bt * a->layer.row_bytes : key, x, a->s->head_dim, &e));
 }
 
 /* A cache of random rows in scattered blocks. */
@@ -73,8 +76,14 @@ static void make_cache(struct attention *a)
     dice_shuffle(&dice, a->table, a->kv.n_blocks);
     float x[256];
     for (size_t row = 0; row < a->kv.n_blocks * a->kv.block_bytes / a->layer.row_bytes; row++) {
+        unsigned char bytes[sizeof x];
+        const size_t in_block = row % (2 * (size_t)s->n_kv_heads * bt), first = row - in_block % bt;
         fill_noise(x, s->head_dim, 5000 + row, 1.0f);
-        info->quant(x, a->kv.blocks + row * a->layer.row_bytes, s->head_dim);
+        info->quant(x, bytes, s->head_dim);
+        if (in_block < (size_t)s->n_kv_heads * bt)
+            key_put(&a->layer, a->kv.blocks + first * a->layer.row_bytes, (uint32_t)(in_block % bt), bytes);
+        else
+            memcpy(a->kv.blocks + row * a->layer.row_bytes, bytes, a->layer.row_bytes);
     }
 }
 

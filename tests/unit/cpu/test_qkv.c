@@ -165,11 +165,22 @@ static void naive_head(const struct world *w, const struct matrix *m, uint32_t r
         naive_norm(w->gain, out);
 }
 
+/* Where a head's keys or values of a row's block begin, in bytes from the first block. */
+static size_t head_at(const struct world *w, uint32_t row, uint32_t head, bool is_v)
+{
+    return blocks[w->pos[row] / BT] * w->kv.block_bytes + (is_v ? w->layer.v_at : w->layer.k_at) +
+           (size_t)head * BT * w->layer.row_bytes;
+}
+
+/* A row of the cache; a key's until the next is asked for. */
 static const unsigned char *cached(const struct world *w, uint32_t row, uint32_t head, bool is_v)
 {
-    const uint32_t pos = w->pos[row];
-    return w->kv.blocks + blocks[pos / BT] * w->kv.block_bytes + (is_v ? w->layer.v_at : w->layer.k_at) +
-           ((size_t)head * BT + pos % BT) * w->layer.row_bytes;
+    static _Alignas(float) unsigned char key[D * sizeof(float)];
+    const unsigned char *first = w->kv.blocks + head_at(w, row, head, is_v);
+    if (is_v)
+        return first + w->pos[row] % BT * w->layer.row_bytes;
+    key_get(&w->layer, first, w->pos[row] % BT, key);
+    return key;
 }
 
 static double head_error(const float *got, const double *want)
@@ -263,8 +274,13 @@ static void the_cache_takes_rounded_rows_at_their_slots_and_nothing_else(void **
             for (uint32_t row = 0; row < T; row++)
                 for (uint32_t h = 0; w.slot[row] != KV_SLOT_NONE && h < 2 * G; h++) {
                     const float *x = (const float *)(const void *)cached(&exact, row, h % G, h >= G);
-                    const size_t to = (size_t)(cached(&w, row, h % G, h >= G) - w.kv.blocks);
-                    assert_ok(e, quant_row(kv_dtypes[k], x, expected + to, D, &e));
+                    unsigned char bytes[D * sizeof(float)];
+                    unsigned char *first = expected + head_at(&w, row, h % G, h >= G);
+                    assert_ok(e, quant_row(kv_dtypes[k], x, bytes, D, &e));
+                    if (h >= G)
+                        memcpy(first + w.pos[row] % BT * w.layer.row_bytes, bytes, w.layer.row_bytes);
+                    else
+                        key_put(&w.layer, first, w.pos[row] % BT, bytes);
                 }
             assert_memory_equal(expected, w.kv.blocks, N_BLK * w.kv.block_bytes);
             assert_memory_equal(exact.q, w.q, sizeof w.q);

@@ -156,10 +156,13 @@ static void load_row(const struct attend_tile *t, uint32_t pos, bool is_v, float
     const uint32_t *table = t->batch->tables[layer->group] + t->seq->table_at;
     const uint32_t bt = t->kv->block_tokens;
     const unsigned char *block = t->kv->blocks + table[pos / bt] * t->kv->block_bytes;
+    const unsigned char *first =
+        block + (is_v ? layer->v_at : layer->k_at) + (uint64_t)t->kv_head * bt * layer->row_bytes;
+    unsigned char key[HEAD_DIM_MAX * sizeof(float)];
+    if (!is_v)
+        key_get(layer, first, pos % bt, key);
     dtype_info(layer->dtype)
-        ->dequant(
-            block + (is_v ? layer->v_at : layer->k_at) + ((uint64_t)t->kv_head * bt + pos % bt) * layer->row_bytes, x,
-            t->args->head_dim);
+        ->dequant(is_v ? first + (uint64_t)(pos % bt) * layer->row_bytes : key, x, t->args->head_dim);
 }
 
 struct running {

@@ -230,9 +230,10 @@ static void read_cache(const struct paged *p, struct record *r)
             const unsigned char *block = p->kv.blocks + p->table[s][pos / bt] * p->kv.block_bytes;
             unsigned char *to = r->kv + (size_t)(s * p->c->len + pos) * 2 * heads * bytes;
             for (uint32_t h = 0; h < heads; h++) {
-                const uint64_t at = ((uint64_t)h * bt + pos % bt) * bytes;
-                memcpy(to + (size_t)h * bytes, block + p->layer.k_at + at, bytes);
-                memcpy(to + (size_t)(heads + h) * bytes, block + p->layer.v_at + at, bytes);
+                const uint64_t head = (uint64_t)h * bt * bytes;
+                key_get(&p->layer, block + p->layer.k_at + head, pos % bt, to + (size_t)h * bytes);
+                memcpy(to + (size_t)(heads + h) * bytes, block + p->layer.v_at + head + (uint64_t)(pos % bt) * bytes,
+                    bytes);
             }
         }
 }
