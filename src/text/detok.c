@@ -322,11 +322,25 @@ static struct str lead_drop(struct detok *d, struct str text)
     return text;
 }
 
+static enum err mark_put(struct detok *d, struct str name, struct buf *out, struct error *e)
+{
+    TRY(detok_end(d, out, e));
+    if (out == NULL)
+        return OK;
+    buf_add_char(out, DETOK_MARK);
+    buf_add(out, name);
+    buf_add_char(out, DETOK_MARK_END);
+    return buf_check(out, "text", e);
+}
+
 enum err detok_feed(struct detok *d, uint32_t id, struct buf *out, struct error *e)
 {
     if (id >= d->vocab->n)
         return FAIL(e, ERR_INVALID, "token id %u is outside the vocabulary of %u", id, d->vocab->n);
-    if (d->stopped || ((d->vocab->flags[id] & VOCAB_SPECIAL) != 0 && !d->opts.show_special))
+    const bool special = (d->vocab->flags[id] & VOCAB_SPECIAL) != 0;
+    if (special && d->opts.mark_special && !d->stopped)
+        return mark_put(d, vocab_bytes(d->vocab, id), out, e);
+    if (d->stopped || (special && !d->opts.show_special))
         return OK;
     stops_put(d, lead_drop(d, vocab_bytes(d->vocab, id)), out);
     return out != NULL ? buf_check(out, "text", e) : OK;

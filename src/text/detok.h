@@ -36,7 +36,15 @@ struct detok_opts {
     bool show_special; /* special tokens appear by name; otherwise they add nothing */
     bool continues;    /* other text comes before this one (a prompt): the lead rule does not apply */
     bool include_stop; /* the stop belongs to the text */
+    bool mark_special; /* special tokens appear as DETOK_MARK, name, DETOK_MARK_END: for who must tell a control token
+                        * from a text that spells it. What was held is given before, so no stop spans one; show_special
+                        * has no effect */
 };
+
+/* Bytes that no UTF-8 text has. */
+#define DETOK_MARK     '\xFF'
+#define DETOK_MARK_END '\xFE'
+
 
 /* One stream. The first group may be read by anyone; the second is private. */
 struct detok {

@@ -427,7 +427,8 @@ static void case_draw(struct random_case *c)
 {
     const char *alphabet = alphabets[draw(COUNT_OF(alphabets))];
     c->lead = (struct tok_lead){draw(4), draw(2) != 0};
-    c->opts = (struct detok_opts){draw(2) != 0, draw(3) == 0, draw(2) != 0};
+    c->opts =
+        (struct detok_opts){.show_special = draw(2) != 0, .continues = draw(3) == 0, .include_stop = draw(2) != 0};
     c->n_stops = draw(7);
     for (size_t i = 0; i < c->n_stops; i++) {
         const size_t n = 1 + draw_bytes(c->stop_bytes[i], draw(4) == 0 ? 10 : 2, alphabet);
@@ -538,9 +539,41 @@ static void any_cut_into_tokens_gives_the_same_text(void **state)
     stop_set_free(s);
 }
 
+/* Control tokens are told apart from text that spells them; what was held comes before, and no stop spans one. */
+static void marked_special_tokens_stand_where_they_were(void **state)
+{
+    (void)state;
+    static struct vocab v;
+    struct error err;
+    struct buf out;
+    struct detok d, blind;
+    const struct str stop = STR("abc");
+    struct stop_set *s = stops_of(&stop, 1);
+    vocab_reset(&v);
+    vocab_add(&v, STR("xab"), 0);
+    vocab_add(&v, STR("<|t|>"), VOCAB_SPECIAL);
+    vocab_add(&v, STR("c\xc3"), 0);
+    vocab_add(&v, STR("abcd"), 0);
+    const uint32_t ids[] = {0, 1, 2, 1, 3, 1};
+    buf_init(&out, 1 << 16);
+    detok_init(&d, &v.view, no_lead, s, (struct detok_opts){.mark_special = true});
+    detok_init(&blind, &v.view, no_lead, s, (struct detok_opts){.mark_special = true});
+    for (size_t i = 0; i < COUNT_OF(ids); i++) {
+        assert_ok(err, detok_feed(&d, ids[i], &out, &err));
+        assert_ok(err, detok_feed(&blind, ids[i], NULL, &err));
+        assert_int_equal(d.stopped, blind.stopped);
+    }
+    assert_true(d.stopped);
+    assert_true(str_eq(buf_str(&out), STR("xab\xff<|t|>\xfe"
+                                          "c\xef\xbf\xbd\xff<|t|>\xfe")));
+    buf_fini(&out);
+    stop_set_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(marked_special_tokens_stand_where_they_were),
         cmocka_unit_test(character_cut_over_tokens_comes_out_whole),
         cmocka_unit_test(unfinished_character_at_the_end_is_one_replacement),
         cmocka_unit_test(invalid_bytes_are_replaced_per_maximal_part),
