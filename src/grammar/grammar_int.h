@@ -38,7 +38,7 @@ struct lang_edge {
     uint32_t from, to;
     uint8_t lo, hi; /* bytes, both included */
 };
-struct lang *lang_dfa(struct build *b, uint32_t n_states, const struct lang_edge *edge, uint32_t n_edges,
+struct lang *lang_edges(struct build *b, uint32_t n_states, const struct lang_edge *edge, uint32_t n_edges,
     const bool *is_final, struct error *e);
 bool lang_is_empty(const struct lang *x);
 bool lang_has(const struct lang *x, struct str text);
