@@ -152,6 +152,9 @@
 #define SERVING_CONTEXT_DEFAULT 32768      /* tokens of a sequence unless more is asked for: tables are made for them */
 #define SERVING_POOL_BYTES_MAX  (4 * GIB)  /* KV cache unless more is asked for: the machine has other work */
 #define SERVING_OUT_MIN         64u        /* rows of a step with logits: prompts whose log-probabilities are wanted */
+#define SERVING_SPEC_K          5          /* guesses at a time unless asked otherwise */
+#define SERVING_NGRAM_MIN       2          /* tokens that must agree before what followed them is guessed */
+#define SERVING_NGRAM_MAX       8          /* and that are looked at to tell one place from another */
 #define REPLAY_BLOCKS_MAX       (1u << 20) /* of the recorded engine: 100 MB of bookkeeping */
 #define REPLAY_TABLES_MAX       (1u << 26) /* entries of all its block tables: 256 MB */
 #define REPLAY_CONTEXT_MAX      (1u << 24) /* tokens of one of its sequences */
@@ -224,5 +227,24 @@
 #define TENANTS_MAX        64        /* the scheduler and the numbers keep an entry for each */
 #define TENANT_NAME_MAX    64        /* bytes with the NUL; it stands in metrics */
 #define TENANT_MODELS_MAX  16        /* names a tenant may use; there is one model today */
+
+/* Grammars: what a client may ask for, and what a walk may hold. */
+#define GRAMMAR_TEXT_BYTES_MAX    (1 << 20) /* one schema, pattern or grammar; the largest public schemas have 300 KB */
+#define GRAMMAR_STEPS_MAX         8000000   /* of compiling: below 200 ms of one core; a tool's schema takes 100,000 */
+#define GRAMMAR_BUILD_BYTES_MAX   (64 * MIB) /* while compiling; given back at its end */
+#define GRAMMAR_BYTES_MAX         (16 * MIB) /* one compiled grammar; a tool's schema takes 100 KB */
+#define GRAMMAR_STATES_MAX        200000     /* of one grammar: 8 MB; a tool's schema has 1,000 */
+#define GRAMMAR_RULES_MAX         20000      /* that call each other */
+#define GRAMMAR_HEIGHT_MAX        1000       /* of a tree of expressions: recursion over it takes 100 bytes a level */
+#define GRAMMAR_GROUPS_MAX        200        /* brackets inside each other in a pattern: the parser recurses */
+#define GRAMMAR_COUNT_MAX         (1 << 24)  /* in a quantifier; counters hold 32 bits */
+#define GRAMMAR_DEPTH_MAX         128        /* rules inside rules while a text is written: JSON_DEPTH_MAX levels */
+#define GRAMMAR_READINGS_MAX      32         /* ways to read one text at once; JSON has at most 3 */
+#define GRAMMAR_FRAMES_MAX        320        /* stack frames of all readings of a walk: 5 KB of its 5.5 KB */
+#define GRAMMAR_MET_MAX           128        /* states passed between two bytes of a walk */
+#define GRAMMAR_SCRATCH_FRAMES    1024       /* stack frames while a token is tried: 16 KB of the thread's stack */
+#define GRAMMAR_SCRATCH_READINGS  2048       /* readings at all depths of a token that is tried: 16 KB */
+#define GRAMMAR_TOKEN_DEPTH_MAX   1024       /* bytes of a token that a grammar can allow; the longest known is 512 */
+#define GRAMMAR_MINIMAL_EDGES_MAX 200000     /* of a machine that is worth making smaller: 10 ms */
 
 #endif

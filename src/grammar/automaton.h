@@ -1,0 +1,98 @@
+/* The automaton and the vocabulary as the using files of grammar see them: flat, immutable, shared by all threads.
+ *
+ * The automaton is a pushdown machine over bytes. Each rule is a deterministic machine whose edges are ranges of bytes
+ * and calls of rules; a call pushes where to go on. A rule never matches the empty text (calls of those that could have
+ * a way around them), so that following calls ends. A counted rule is a loop: its frame counts the rounds.
+ *
+ * Only what can be completed is there: from every state, with what is on the stack, the text can end within
+ * GRAMMAR_DEPTH_MAX frames, and a state's `need` says how many more frames that takes at least. Where depth + need
+ * would go beyond the maximum, the way is closed. So a walk never comes to a dead end. */
+#ifndef GRAMMAR_AUTOMATON_H
+#define GRAMMAR_AUTOMATON_H
+
+#include "base/limits.h"
+#include "grammar/build.h"
+
+enum auto_flag {
+    AUTO_ACCEPT = 1, /* the rule may end here */
+    AUTO_CALLS = 2,
+    AUTO_FORCED = 4 /* one byte leads on, and nothing else does */
+};
+
+struct auto_state {
+    uint32_t edge_at, call_at;
+    uint16_t n_edges, n_calls;
+    uint16_t need;
+    uint8_t flags;
+    uint32_t row; /* of `rows`, or NONE32: few edges */
+};
+
+struct auto_call {
+    uint32_t start, to;
+    uint16_t loop; /* 0: an ordinary rule */
+    bool tail;     /* nothing follows in the caller: no frame is needed */
+};
+
+struct auto_loop {
+    uint32_t start, min, max; /* min >= 1 */
+};
+
+struct automaton {
+    struct auto_state *states; /* the first is where texts start */
+    struct dfa_edge *edges;
+    struct auto_call *calls;
+    struct auto_loop *loops; /* [1..n_loops] */
+    uint32_t (*rows)[256];   /* target or NONE32 */
+    uint32_t n_states, n_edges, n_calls, n_loops, n_rows;
+    bool empty_too; /* the empty text belongs to the grammar */
+    void *memory;   /* one block */
+    size_t bytes;
+};
+
+/* Makes the automaton of an expression. Memory is the automaton's own; the build may go. */
+enum err automaton_make(struct build *b, expr_id root, struct automaton *a, struct error *e) MUST_CHECK;
+void automaton_fini(struct automaton *a);
+
+static inline uint32_t automaton_next(const struct automaton *a, const struct auto_state *s, uint8_t byte)
+{
+    if (s->row != NONE32)
+        return a->rows[s->row][byte];
+    const struct dfa_edge *g = a->edges + s->edge_at;
+    for (uint32_t i = 0; i < s->n_edges; i++)
+        if (byte <= g[i].hi)
+            return byte >= g[i].lo ? g[i].to : NONE32;
+    return NONE32;
+}
+
+/* ---- vocab.c ---- */
+
+/* A trie as one array in the order of a walk down and to the right. Node 0 is the root. */
+struct trie_node {
+    uint32_t end;   /* the first node behind this one's subtree */
+    uint32_t token; /* the first token that ends here, or NONE32; others by same_as */
+    uint16_t depth; /* bytes from the root */
+    uint8_t byte;
+};
+
+struct trie {
+    struct trie_node *nodes;
+    uint32_t n;
+};
+
+struct grammar_vocab {
+    uint32_t n; /* ids */
+    uint32_t words;
+    uint32_t longest;  /* bytes of the longest token */
+    uint32_t *same_as; /* per id: the next id with the same bytes, or NONE32 */
+    uint32_t *at;      /* n + 1: bytes of each token, a control token's with GRAMMAR_CONTROL before its name */
+    char *bytes;
+    struct trie trie;
+};
+
+bool vocab_has_control(const struct grammar_vocab *v, struct str name);
+static inline struct str vocab_token(const struct grammar_vocab *v, uint32_t id)
+{
+    return (struct str){v->bytes + v->at[id], v->at[id + 1] - v->at[id]};
+}
+
+#endif
