@@ -109,7 +109,7 @@ struct value_state {
 };
 
 #define PYTHON_DEPTH_MAX 32
-enum python_state { PY_KEY, PY_VALUE, PY_WORD, PY_STRING, PY_AFTER };
+enum python_state { PY_KEY, PY_VALUE, PY_STRING, PY_AFTER };
 struct python_state_machine {
     enum python_state state;
     char stack[PYTHON_DEPTH_MAX]; /* '(' '[' '{' */

@@ -17,7 +17,7 @@
 
 struct str parser_rest(const struct tool_parser *p)
 {
-    return (struct str){p->held.p + p->at, p->held.n - p->at};
+    return p->held.n > 0 ? (struct str){p->held.p + p->at, p->held.n - p->at} : STR("");
 }
 
 void parser_drop(struct tool_parser *p, size_t n)
@@ -425,6 +425,16 @@ static void compact(struct tool_parser *p)
     p->at = 0;
 }
 
+/* What a conversion has made of the text so far. */
+static enum err send_converted(struct tool_parser *p, struct error *e)
+{
+    TRY(buf_check(&p->out, "the arguments of a tool call", e));
+    if (p->out.n > 0)
+        parser_args(p, buf_str(&p->out));
+    buf_clear(&p->out);
+    return OK;
+}
+
 enum err tool_parser_feed(struct tool_parser *p, struct str text, struct error *e)
 {
     assert(!p->has_ended);
@@ -433,7 +443,7 @@ enum err tool_parser_feed(struct tool_parser *p, struct str text, struct error *
     while (step(p, false) == STEP_ON)
         ;
     compact(p);
-    return buf_check(&p->out, "the arguments of a tool call", e);
+    return send_converted(p, e);
 }
 
 /* What is held when the text ends. */
@@ -475,9 +485,10 @@ enum err tool_parser_end(struct tool_parser *p, struct error *e)
     while (step(p, true) == STEP_ON)
         ;
     flush(p);
+    const enum err err = send_converted(p, e);
     parser_end_call(p);
     p->has_ended = true;
-    return buf_check(&p->out, "the arguments of a tool call", e);
+    return err;
 }
 
 enum err tool_parser_new(const struct tool_parser_options *o, struct tool_parser **out, struct error *e)

@@ -327,22 +327,17 @@ enum step python_step(struct tool_parser *p)
     struct python_state_machine *m = &p->python;
     struct str s = parser_rest(p);
     size_t n = 0;
-    enum step did;
     while (m->state != PY_STRING && n < s.n && is_blank(s.p[n]))
         n++;
     parser_drop(p, n);
     s = (struct str){s.p + n, s.n - n};
-    if (s.n == 0) {
-        send_out(p);
+    if (s.n == 0)
         return STEP_MORE;
-    }
     switch (m->state) {
-    case PY_KEY: did = step_key(p, s); break;
-    case PY_STRING: did = step_string(p, s); break;
-    case PY_AFTER: did = step_after(p, s.p[0]); break;
-    default: did = step_value(p, s); break;
+    case PY_KEY: return step_key(p, s);
+    case PY_STRING: return step_string(p, s);
+    case PY_AFTER: return step_after(p, s.p[0]);
+    case PY_VALUE: return step_value(p, s);
     }
-    if (did == STEP_MORE)
-        send_out(p);
-    return did;
+    return STEP_MORE;
 }
