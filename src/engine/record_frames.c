@@ -36,6 +36,7 @@ static const struct field sched_fields[] = {
     F(sched_options, preempt_every, FIELD_U32),
     F(sched_options, swap_ns_per_block, FIELD_F64),
     F(sched_options, prefix_cache, FIELD_BOOL),
+    F(sched_options, spec_always, FIELD_BOOL),
 };
 
 static const struct field kv_fields[] = {

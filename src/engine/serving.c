@@ -96,23 +96,23 @@ enum err serving_describe(struct serving *s, const struct serving_options *o, st
 /* The pool: as asked for, else enough for every sequence at its full length, within a share of what is free. */
 static uint64_t pool_blocks(const struct serving *s, const struct serving_options *o, uint64_t seq_blocks)
 {
+    const uint64_t block_bytes = s->block_bytes + serving_draft_block_bytes(s);
     const uint64_t all = (uint64_t)s->sched.max_num_seqs * seq_blocks;
     const double share = o->memory_share > 0.0 ? o->memory_share : SHARE_DEFAULT;
-    const uint64_t fixed = fit_fixed_bytes(&s->fit) + s->fit.context * s->fit.rope_token_bytes;
+    const uint64_t fixed =
+        fit_fixed_bytes(&s->fit) + s->fit.context * s->fit.rope_token_bytes + serving_draft_fixed_bytes(s);
     uint64_t room = s->fit.memory_bytes > fixed ? (uint64_t)((double)(s->fit.memory_bytes - fixed) * share) : 0;
     if (s->fit.memory_bytes == 0)
         room = SERVING_POOL_BYTES_MAX;
     if (o->memory_share == 0.0)
         room = MIN(room, SERVING_POOL_BYTES_MAX);
-    return MAX(MIN(all, room / s->block_bytes), seq_blocks);
+    return MAX(MIN(all, room / block_bytes), seq_blocks);
 }
 
 static enum err size_it(struct serving *s, const struct serving_options *o, struct error *e)
 {
     struct sched_options *sched = &s->sched;
-    *sched = o->sched;
-    sched->max_batched_tokens = MAX(sched->max_batched_tokens, sched->max_num_seqs);
-    sched->out_max = MAX(sched->max_num_seqs, SERVING_OUT_MIN);
+    TRY(serving_draft_describe(s, o, e));
     const struct fit_wants wants = {.kv_dtype = o->kv_dtype,
         .dummy_dtype = o->dummy_dtype,
         .memory_bytes = o->memory_bytes,
@@ -269,23 +269,64 @@ static enum err open_runner(struct serving *s, const struct serving_options *o, 
     return err;
 }
 
+enum err serving_spec(
+    const struct serving *s, enum spec_method method, uint32_t k, struct request_options *out, struct error *e)
+{
+    out->spec = method == SPEC_METHODS ? s->spec : method;
+    out->spec_k = k != 0 ? k : s->spec_k;
+    out->ngram_min = s->ngram_min;
+    out->ngram_max = s->ngram_max;
+    if (out->spec == SPEC_DRAFT && s->draft == NULL)
+        return FAIL(
+            e, ERR_UNSUPPORTED, "this server has no draft model; it was started without --speculative draft:MODEL");
+    return OK;
+}
+
+static void set_spec(struct serving *s, const struct serving_options *o)
+{
+    s->spec = o->spec;
+    s->spec_k = o->spec_k != 0 ? o->spec_k : SERVING_SPEC_K;
+    s->ngram_min = o->ngram_min != 0 ? o->ngram_min : SERVING_NGRAM_MIN;
+    s->ngram_max = MAX(o->ngram_max != 0 ? o->ngram_max : SERVING_NGRAM_MAX, s->ngram_min);
+}
+
+static void set_sched(struct serving *s, const struct serving_options *o)
+{
+    struct sched_options *sched = &s->sched;
+    *sched = o->sched;
+    sched->max_batched_tokens = MAX(sched->max_batched_tokens, sched->max_num_seqs);
+    sched->out_max = MAX(sched->max_num_seqs, SERVING_OUT_MIN);
+}
+
 static enum err open_engine(struct serving *s, const struct serving_options *o, struct error *e)
 {
     struct runner *runner;
+    struct proposer *draft;
+    const struct kv_options kv = kv_of(s);
+    const struct runner_limits l = engine_runner_limits(&s->sched, &kv);
     TRY(open_runner(s, o, &runner, e));
+    enum err err = serving_draft_open(s, o, &l, &draft, e);
+    if (err != OK) {
+        runner_close(runner);
+        return err;
+    }
     const uint64_t inside = (uint64_t)s->sched.queue_max + s->sched.max_num_seqs;
     const struct engine_options eo = {.sched = s->sched,
         .kv = kv_of(s),
         .key = {.numerics = s->numerics},
         .runner = runner,
+        .draft = draft,
+        .vocab = s->config.vocab,
         .clock = s->clock,
         .requests_max = o->requests_max != 0 ? o->requests_max : (uint32_t)MIN(inside, (uint64_t)ENGINE_REQUESTS_MAX),
         .record_path = o->record_path,
         .log = o->log,
         .check_every_step = o->check_every_step};
-    const enum err err = engine_new(&eo, &s->engine, e);
-    if (err != OK)
+    err = engine_new(&eo, &s->engine, e);
+    if (err != OK) {
         runner_close(runner);
+        proposer_close(draft);
+    }
     return err;
 }
 
@@ -297,8 +338,10 @@ enum err serving_open(struct serving *s, const struct serving_options *o, struct
     s->ops = o->ops != NULL ? o->ops : cpu_ops();
     s->threads = o->threads != 0 ? o->threads : team_cores();
     TRY(serving_describe(s, o, e));
-    TRY(size_it(s, o, e));
+    set_sched(s, o);
+    set_spec(s, o);
     TRY(open_text(s, o, e));
+    TRY(size_it(s, o, e));
     s->numerics = numerics_of(s, o);
     TRY(open_engine(s, o, e));
     s->load_ns = clock_now(&s->own_clock) - start;
@@ -310,6 +353,7 @@ void serving_close(struct serving *s)
     engine_free(s->engine);
     decoder_close(s->decoder);
     dummy_free(s->dummy);
+    serving_draft_close(s);
     chat_set_free(s->chats);
     tok_free(s->tok);
     model_source_close(s->source);

@@ -36,9 +36,13 @@ struct serving_options {
     uint64_t memory_bytes; /* to count on; 0 = what this machine has free */
     uint64_t swap_bytes;   /* of host memory for swapped sequences; 0 = none */
 
-    struct sched_options sched; /* block_tokens, max_num_seqs, max_batched_tokens and the policies; start from
-                                   serving_sched_default. context_max, out_max and swap cost are set here */
-    uint32_t requests_max;      /* inside the engine at once; 0 = the queue and the running ones */
+    struct sched_options sched;    /* block_tokens, max_num_seqs, max_batched_tokens and the policies; start from
+                                      serving_sched_default. context_max, out_max and swap cost are set here */
+    enum spec_method spec;         /* of requests that say nothing about it */
+    uint32_t spec_k;               /* guesses at a time; 0 = SERVING_SPEC_K */
+    uint32_t ngram_min, ngram_max; /* 0 = SERVING_NGRAM_MIN, SERVING_NGRAM_MAX */
+    const char *draft_path;        /* of the model that guesses; NULL = there is none, and SPEC_DRAFT is refused */
+    uint32_t requests_max;         /* inside the engine at once; 0 = the queue and the running ones */
     const char *record_path;
     struct log *log; /* as engine.h says */
     bool check_every_step;
@@ -62,6 +66,10 @@ struct serving {
     uint64_t block_bytes, numerics;
     struct sched_options sched; /* as resolved */
 
+    enum spec_method spec; /* as resolved */
+    uint32_t spec_k, ngram_min, ngram_max;
+    struct serving_draft *draft; /* NULL when no model guesses */
+
     struct tok *tok;                  /* NULL with a built-in dummy shape */
     struct chat_set *chats;           /* NULL or empty when the model has none */
     const struct chat_template *chat; /* the default one; NULL when the model has none */
@@ -83,6 +91,20 @@ void serving_close(struct serving *s); /* engine_free first of all: aborts what 
 
 /* Only what the model is, without device, weights and engine. */
 enum err serving_describe(struct serving *s, const struct serving_options *o, struct error *e) MUST_CHECK;
+
+/* serving_draft.c: the model that guesses, when there is one. Describe needs the model's tokenizer and sched; open
+ * gives NULL when there is none. */
+enum err serving_draft_describe(struct serving *s, const struct serving_options *o, struct error *e) MUST_CHECK;
+enum err serving_draft_open(struct serving *s, const struct serving_options *o, const struct runner_limits *l,
+    struct proposer **out, struct error *e) MUST_CHECK;
+uint64_t serving_draft_fixed_bytes(const struct serving *s);
+uint64_t serving_draft_block_bytes(const struct serving *s);
+void serving_draft_close(struct serving *s);
+
+/* What a request has, from what it asked for: method SPEC_METHODS and k 0 = the server's. ERR_UNSUPPORTED when no model
+ * guesses here. */
+enum err serving_spec(const struct serving *s, enum spec_method method, uint32_t k, struct request_options *out,
+    struct error *e) MUST_CHECK;
 
 /* --tune: the options that go together for one aim. ERR_NOT_FOUND names the aims. *said is one line with what was set,
  * for people; 256 bytes. */

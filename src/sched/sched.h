@@ -89,6 +89,7 @@ struct sched_options {
     uint32_t preempt_every;   /* for tests: preempt a victim every that many steps; 0 = only when blocks run out */
     double swap_ns_per_block; /* cost of one block's copy, measured at start; for PREEMPT_AUTO */
     bool prefix_cache;
+    bool spec_always;  /* for tests and measurements: guesses get rows whatever they cost */
     uint64_t numerics; /* of the model; kv_key.numerics */
 };
 struct sched_options sched_options_default(void);

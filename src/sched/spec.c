@@ -99,7 +99,7 @@ uint32_t sched_asks(const struct sched *s, enum spec_method method, double guess
         if (!is_ready(q) || q->request->o.spec != method)
             continue;
         uint32_t k = room_for(s, q);
-        if (guess_ns > 0 && s->cost.fit.fitted && step.ns > 0) {
+        if (guess_ns > 0 && s->cost.fit.fitted && step.ns > 0 && !s->o.spec_always) {
             const uint32_t worth = choose(s, q, &q->rates[SPEC_SURE], k, guess_ns, &step);
             k = worth == 0 && is_due(q) ? MIN(k, PROBE_GUESSES) : worth;
         }
@@ -141,7 +141,7 @@ void spec_share(struct sched *s, struct budget *b)
             continue;
         const uint32_t room = MIN(q->n_guess, MIN(b->rows, b->outs));
         const struct spec_rate *rate = &q->rates[q->guess_trust];
-        if (!s->cost.fit.fitted || !(step.ns > 0))
+        if (!s->cost.fit.fitted || !(step.ns > 0) || s->o.spec_always)
             q->n_spec = room;
         else
             q->n_spec = choose(s, q, rate, room, 0, &step);

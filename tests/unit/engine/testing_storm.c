@@ -23,14 +23,15 @@ struct answer { /* of one choice */
 
 struct stage { /* the model, and what the requests are made of */
     const struct storm_model *m;
-    struct model_source *source; /* NULL: random weights */
+    struct model_source *source, *draft; /* NULL: random weights, none */
     uint32_t n, vocab_size;
-    struct model_config *cfg;
+    struct model_config *cfg, *draft_cfg;
     struct dummy *dummy;
     struct vocab_view vocab;
     struct answer *alone; /* [n][CHOICES_MAX] */
     uint32_t n_wrong;     /* answers that were not those alone */
     bool may_be_wrong;
+    enum spec_method spec; /* of the storm that blows */
 };
 
 struct house { /* one engine */
@@ -107,6 +108,13 @@ static struct request *make_request(const struct stage *st, uint32_t i)
         .ttft_target_ns = draw(20, i) % 5 * NS_PER_MS};
     make_prompt(i, st->vocab_size, prompt, &o.n_prompt);
     make_sampling(i, &o.sample);
+    if (st->m->is_greedy)
+        o.sample = (struct sample_params){
+            .top_p = 1.0f, .typical_p = 1.0f, .repetition_penalty = 1.0f, .presence_penalty = i % 7 == 0 ? 0.4f : 0.0f};
+    o.spec = st->spec;
+    o.spec_k = 1 + i % SPEC_K_MAX;
+    o.ngram_min = 1 + i % 3;
+    o.ngram_max = 4;
     if (i % 10 == 6) {
         o.sample.n_bias = 2;
         o.sample.bias = bias;
@@ -160,6 +168,28 @@ static void compare(struct stage *st, const struct storm *storm, uint32_t i, con
 /* ---- engines ------------------------------------------------------------------------------------------------------
  */
 
+/* A draft with a pool that is too small for all, so that it forgets and catches up. */
+static struct proposer *open_draft(
+    const struct stage *st, const struct engine_options *o, const struct runner_limits *l, struct decoder_options d)
+{
+    struct error e;
+    struct proposer *p = NULL;
+    struct draft_options draft = {.vocab = st->vocab_size,
+        .seqs_max = l->seqs_max,
+        .rows_max = l->rows_max,
+        .context_max = STORM_CONTEXT,
+        .block_tokens = o->kv.block_tokens,
+        .n_blocks = 60,
+        .table_max = l->table_max,
+        .slots_max = sched_slots(&o->sched)};
+    const struct weight_source src = decoder_file_source(st->draft);
+    d.n_blocks = draft.n_blocks;
+    d.out_max = l->seqs_max;
+    assert_ok(e, decoder_open(&src, st->draft_cfg, &d, &draft.decoder, &e));
+    assert_ok(e, draft_proposer_open(&draft, &p, &e));
+    return p;
+}
+
 static void house_open(struct house *h, const struct stage *st, const struct storm *storm)
 {
     struct error e;
@@ -167,9 +197,14 @@ static void house_open(struct house *h, const struct stage *st, const struct sto
     clock_init(&h->clock);
     struct engine_options o = {.sched = storm->sched,
         .clock = &h->clock,
+        .vocab = st->vocab_size,
         .requests_max = 2 * st->n + NOISE_MAX,
         .check_every_step = true,
         .no_thread = !storm->threaded};
+    if (storm->spec != SPEC_NONE) {
+        o.sched.out_max = 64;
+        o.sched.spec_always = o.sched.preempt_every != 2; /* and once as it decides by itself */
+    }
     o.kv = (struct kv_options){.n_blocks = storm->n_blocks != 0 ? storm->n_blocks : 400,
         .n_host_blocks = 60,
         .block_tokens = o.sched.block_tokens,
@@ -195,6 +230,8 @@ static void house_open(struct house *h, const struct stage *st, const struct sto
     assert_ok(e, model_runner_open(h->decoder, &l, o.kv.n_host_blocks, &o.runner, &e));
     if (storm->late)
         assert_ok(e, late_runner_open(o.runner, &l, &o.runner, &e));
+    if (storm->spec == SPEC_DRAFT)
+        o.draft = open_draft(st, &o, &l, d);
     assert_ok(e, engine_new(&o, &h->en, &e));
     assert_ok(e, engine_client_new(h->en, &h->client, &e));
     ((struct stage *)(uintptr_t)st)->dummy = same;
@@ -217,12 +254,15 @@ static void expect_weather(const struct house *h, uint32_t n)
         assert_true(ks.exact + ks.prefix > some && ks.tokens_found > some);
     if (s->n_blocks != 0 && s->n_blocks < 30 && s->sched.prefix_cache)
         assert_true(ks.evicted > some);
-    if (s->late && n >= 100)
+    if (s->late && n >= 100 && s->spec == SPEC_NONE)
         assert_true(ss.surplus_rows > 0);
+    if (h->en->o.sched.spec_always)
+        assert_true(ss.spec.accepted > some && ss.spec.tokens > ss.spec.accepted);
     if (getenv("STORM_SAY") != NULL)
-        printf(
-            "%-32s steps %5llu  swap %4llu  recompute %4llu  found %5llu  evicted %4llu  copied %3llu  surplus %4llu\n",
-            s->name, (unsigned long long)ss.steps, (unsigned long long)ss.preempted_swap,
+        printf("%-32s guesses %5llu held %5llu  steps %5llu  swap %4llu  recompute %4llu  found %5llu  evicted %4llu  "
+               "copied %3llu  surplus %4llu\n",
+            s->name, (unsigned long long)ss.spec.tokens, (unsigned long long)ss.spec.accepted,
+            (unsigned long long)ss.steps, (unsigned long long)ss.preempted_swap,
             (unsigned long long)ss.preempted_recompute, (unsigned long long)ks.tokens_found,
             (unsigned long long)ks.evicted, (unsigned long long)ks.copied, (unsigned long long)ss.surplus_rows);
 }
@@ -312,6 +352,7 @@ static void run_storm(struct stage *st, const struct storm *storm, uint64_t seed
 {
     struct house h;
     house_open(&h, st, storm);
+    st->spec = storm->spec;
     for (uint32_t round = 0; round < (storm->hot ? 2u : 1u); round++) {
         struct request *noisy[NOISE_MAX];
         uint32_t next = 0, back = 0, noise = 0, turns = 0;
@@ -420,6 +461,23 @@ static void run_list(struct stage *st)
             run_storm(st, &storms[i], 77 + i);
 }
 
+static void run_guesses(struct stage *st)
+{
+    const struct storm storms[] = {
+        with((struct storm){.name = "ngram, noise", .spec = SPEC_NGRAM, .noise = true}, continuous),
+        with((struct storm){.name = "draft, noise", .spec = SPEC_DRAFT, .noise = true}, continuous),
+        with((struct storm){.name = "ngram, late, swap", .spec = SPEC_NGRAM, .late = true, .n_blocks = 24}, swapping),
+        with((struct storm){.name = "draft, late, recompute", .spec = SPEC_DRAFT, .late = true, .n_blocks = 24},
+            recomputing),
+        with((struct storm){.name = "draft, hot, threaded", .spec = SPEC_DRAFT, .hot = true, .threaded = true},
+            prefill_first),
+        with((struct storm){.name = "draft, reserve, target", .spec = SPEC_DRAFT, .n_blocks = 30}, reserving),
+    };
+    for (uint32_t i = 0; i < COUNT_OF(storms); i++)
+        if (st->m->only == 0 || (st->m->only >> (16 + i) & 1) != 0)
+            run_storm(st, &storms[i], 177 + i);
+}
+
 static void run_wrong(struct stage *st)
 {
     const struct storm storm = with((struct storm){.name = "twin"}, continuous);
@@ -450,6 +508,12 @@ static void make_model(struct stage *st)
     if (m->path != NULL) {
         assert_ok(e, model_source_open(m->path, &st->source, &e));
         assert_ok(e, model_config_read(st->source, c, &e));
+        if (m->draft_path == NULL)
+            return;
+        st->draft_cfg = mem_zalloc(sizeof *st->draft_cfg);
+        assert_non_null(st->draft_cfg);
+        assert_ok(e, model_source_open(m->draft_path, &st->draft, &e));
+        assert_ok(e, model_config_read(st->draft, st->draft_cfg, &e));
         return;
     }
     assert_ok(e, dummy_config(m->shape, c, &e));
@@ -479,9 +543,14 @@ void storm_run(const struct storm_model *m)
     make_vocab(&st);
     run_alone(&st);
     run_list(&st);
+    if (m->draft_path != NULL)
+        run_guesses(&st);
+    st.spec = SPEC_NONE;
     st.alone[0].ids[0] ^= 1; /* the twin: one token of one answer */
     run_wrong(&st);
     model_source_close(st.source);
+    model_source_close(st.draft);
+    mem_free(st.draft_cfg);
     mem_free((void *)(uintptr_t)st.vocab.bytes);
     mem_free((void *)(uintptr_t)st.vocab.offsets);
     mem_free((void *)(uintptr_t)st.vocab.flags);

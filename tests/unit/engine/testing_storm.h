@@ -31,7 +31,9 @@ struct storm_model {
     enum dtype weights, kv;
     uint32_t window; /* of every other layer; 0 = none */
     uint32_t n_requests;
-    uint32_t only; /* bit i: the i-th of the list; 0 = all */
+    uint32_t only;          /* bit i: the i-th of the list; 0 = all */
+    const char *draft_path; /* storms of guesses too, by n-grams and by this model; NULL = none */
+    bool is_greedy;         /* temperature 0 for everybody */
 };
 
 /* One engine: what is varied. */
@@ -42,6 +44,7 @@ struct storm {
     uint32_t threads;
     bool late, hot, threaded;
     bool noise; /* others come and are cancelled */
+    enum spec_method spec;
 };
 
 struct sched_options storm_sched(void);
