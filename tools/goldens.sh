@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compute the files of tests/golden anew with the programs quern is compared with, and hold quern to them in full.
 #   tools/goldens.sh           write all of them, then check
-#   tools/goldens.sh llama     those of llama.cpp only (compiles it: 10 to 30 minutes on two cores)
+#   tools/goldens.sh llama     those of llama.cpp only (compiles it twice: 20 to 60 minutes on two cores)
 #   tools/goldens.sh torch     those of transformers only (installs torch: about 3 GB)
 #   tools/goldens.sh check     write nothing: the whole default-model comparison, 8,192 tokens
 # Each has an environment of its own under build/, so that the tests need neither. Needs a network, and the release
@@ -33,5 +33,11 @@ fi
 if [ "$what" = all ] || [ "$what" = llama ]; then
     environment llama "${common[@]}" llama-cpp-python==0.3.36
     build/goldens-llama/bin/python tests/py/golden_llama.py tests/golden "$(model_path)"
+    # and once with OpenBLAS, which rounds no inputs; a wheel that pip has kept would be one without
+    dpkg -s libopenblas-dev >/dev/null 2>&1 || apt-get install -y -q libopenblas-dev >&2
+    environment blas "${common[@]}"
+    CMAKE_ARGS="-DGGML_BLAS=ON -DGGML_BLAS_VENDOR=OpenBLAS -DGGML_CPU_REPACK=OFF" environment blas --no-cache-dir \
+        --no-binary llama-cpp-python llama-cpp-python==0.3.36
+    build/goldens-blas/bin/python tests/py/golden_llama.py tests/golden "$(model_path)" blas
 fi
 QUERN_GOLDEN_ALL=1 QUERN_DEFAULT_MODEL=$(model_path) .venv/bin/python -m pytest -q tests/py/test_model_llama.py

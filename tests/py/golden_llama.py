@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Write tests/golden/llama_tiny.npz, llama_default.npz and exact_default.npz: what llama.cpp (through llama-cpp-python)
-computes.
+"""Write tests/golden/llama_tiny.npz, llama_default.npz, exact_default.npz and blas_default.npz: what llama.cpp (through
+llama-cpp-python) computes.
 
 tiny     logits of the reference models that llama.cpp can load, in F32 per architecture and in every weight type
 default  the default model over 8,192 tokens of quern's own documents and its licence, in four windows of 2,048: the
@@ -9,9 +9,12 @@ default  the default model over 8,192 tokens of quern's own documents and its li
 exact    the same without the sample, on a copy of the model whose 4-bit weights are written as the f32 numbers they
          stand for, with an F32 cache: no input of a product is rounded then, and what remains is float rounding. Also
          the eight best ids, and their logits, after the question about the capital of France
+blas     the same as exact on the default model's own file, by a llama.cpp that was built with OpenBLAS: products of 32
+         rows and more take the weights as f32 numbers then, and round no inputs either
 
-    golden_llama.py OUT_FOLDER DEFAULT_MODEL.gguf          all three
-    golden_llama.py OUT_FOLDER DEFAULT_MODEL.gguf exact    the last, on the ids of the second as it is
+    golden_llama.py OUT_FOLDER DEFAULT_MODEL.gguf          the first three
+    golden_llama.py OUT_FOLDER DEFAULT_MODEL.gguf exact    the third, on the ids of the second as it is
+    golden_llama.py OUT_FOLDER DEFAULT_MODEL.gguf blas     the last, likewise
 
 tools/goldens.sh makes an environment with llama-cpp-python and runs this.
 """
@@ -99,29 +102,42 @@ def write_expanded(source, target):
     out.close()
 
 
-def exact(folder, path):
-    windows = np.load(folder / "llama_default.npz")["ids"].reshape(WINDOWS, WINDOW)
+def choices(folder, path, kv_type, name):
+    """best, margin and log_prob of this file over the ids of llama_default.npz."""
     best, margin, log_prob = [], [], []
+    for window in np.load(folder / "llama_default.npz")["ids"].reshape(WINDOWS, WINDOW):
+        logits = logits_of(path, window, kv_type, WINDOW, threads=1)
+        b, m = best_and_margin(logits)
+        best.append(b.astype(np.uint16))
+        margin.append(m.astype(np.float16))
+        log_prob.append(log_probabilities(logits[:-1], window[1:]).astype(np.float32))
+        print(f"{name}: perplexity", float(np.exp(-log_prob[-1].mean(dtype=np.float64))), flush=True)
+    return {"best": np.concatenate(best), "margin": np.concatenate(margin), "log_prob": np.stack(log_prob)}
+
+
+def exact(folder, path):
     with tempfile.TemporaryDirectory() as scratch:
         expanded = pathlib.Path(scratch) / "f32.gguf"
         write_expanded(path, expanded)
         france = logits_of(expanded, FRANCE_IDS, llama_cpp.GGML_TYPE_F32, 256, threads=1)[-1]
         top = np.argsort(-france)[:8]
         print("exact: behind the question", [(int(i), round(float(france[i]), 3)) for i in top], flush=True)
-        for window in windows:
-            logits = logits_of(expanded, window, llama_cpp.GGML_TYPE_F32, WINDOW, threads=1)
-            b, m = best_and_margin(logits)
-            best.append(b.astype(np.uint16))
-            margin.append(m.astype(np.float16))
-            log_prob.append(log_probabilities(logits[:-1], window[1:]).astype(np.float32))
-            print("exact: perplexity", float(np.exp(-log_prob[-1].mean(dtype=np.float64))), flush=True)
-    np.savez_compressed(folder / "exact_default.npz", best=np.concatenate(best), margin=np.concatenate(margin),
-                        log_prob=np.stack(log_prob), france_ids=top.astype(np.uint16), france=france[top])
+        found = choices(folder, expanded, llama_cpp.GGML_TYPE_F32, "exact")
+    np.savez_compressed(folder / "exact_default.npz", france_ids=top.astype(np.uint16), france=france[top], **found)
+
+
+def blas(folder, path):
+    libraries = pathlib.Path(llama_cpp.__file__).parent / "lib"
+    assert list(libraries.glob("libggml-blas*")), "this llama.cpp was built without BLAS"
+    np.savez_compressed(folder / "blas_default.npz", **choices(folder, path, llama_cpp.GGML_TYPE_F16, "blas"))
 
 
 if __name__ == "__main__":
-    golden, model = pathlib.Path(sys.argv[1]), sys.argv[2]
-    if sys.argv[3:] != ["exact"]:
+    golden, model, step = pathlib.Path(sys.argv[1]), sys.argv[2], "".join(sys.argv[3:])
+    if step == "":
         tiny(golden / "llama_tiny.npz")
         default(golden / "llama_default.npz", model)
-    exact(golden, model)
+    if step in ("", "exact"):
+        exact(golden, model)
+    if step == "blas":
+        blas(golden, model)
