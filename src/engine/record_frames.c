@@ -64,6 +64,7 @@ static const struct field request_fields[] = {
     F(request_options, lead.spaces, FIELD_U32),
     F(request_options, lead.first_token_only, FIELD_BOOL),
     F(request_options, show_special, FIELD_BOOL),
+    F(request_options, mark_special, FIELD_BOOL),
     F(request_options, vocab_size, FIELD_U32),
     F(request_options, n_top, FIELD_U32),
     F(request_options, want_logprobs, FIELD_BOOL),

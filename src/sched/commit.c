@@ -52,10 +52,23 @@ static void token_append(struct seq *q, const struct step_token *t)
     q->n_out = n + 1;
 }
 
+/* A budget for thinking counts tokens between the two marks; when it is spent the second one is forced (is_forced). */
+static void think_count(const struct request_options *o, struct choice *c, uint32_t id)
+{
+    if (id == o->think_end)
+        c->think_left = THINK_OFF;
+    else if (c->think_left == THINK_OFF)
+        c->think_left = id == o->think_begin ? o->think_budget : THINK_OFF;
+    else if (c->think_left > 0)
+        c->think_left--;
+}
+
 /* The next token of the sequence, whoever chose it. */
 static enum req_end token_take(struct sched *s, struct seq *q, const struct step_token *t)
 {
     token_append(q, t);
+    if (q->request->o.think_budget > 0)
+        think_count(&q->request->o, q->choice, t->id);
     s->stats.output_tokens++;
     s->tenants[q->tenant].output_tokens++;
     tenant_charge(s, q->tenant, s->o.vtc_output_weight);
@@ -66,6 +79,10 @@ static enum req_end token_take(struct sched *s, struct seq *q, const struct step
 static bool is_forced(struct seq *q, uint32_t *id)
 {
     struct choice *c = q->choice;
+    if (c->n_script == 0 && c->think_left == 0) {
+        *id = q->request->o.think_end;
+        return true;
+    }
     if (c->n_script == 0)
         return false;
     *id = *c->script++;
@@ -110,7 +127,8 @@ static void commit_token(struct sched *s, uint32_t slot, const struct step_token
     if (r->t_first_token == 0)
         r->t_first_token = now;
     enum req_end end = token_take(s, q, t);
-    if (end == END_NONE && is_last && (q->choice->walk != NULL || q->choice->n_script > 0))
+    if (end == END_NONE && is_last &&
+        (q->choice->walk != NULL || q->choice->n_script > 0 || q->choice->think_left == 0))
         end = commit_jump(s, q);
     if (end == END_FAILED && s->events.on_jump != NULL)
         s->events.on_jump(s->events.ctx, r, q->i_choice, &(uint32_t){UINT32_MAX}, 1);

@@ -161,6 +161,8 @@ static enum err check_options(const struct request_options *o, struct error *e)
             o->n_prompt);
     if (o->stops != NULL && o->vocab == NULL)
         return FAIL(e, ERR_INVALID, "stop strings need a vocabulary");
+    if (o->think_budget > 0 && o->spec != SPEC_NONE)
+        return FAIL(e, ERR_INVALID, "a budget for thinking cannot be kept with guesses");
     if (o->allowed != NULL && o->vocab_size == 0)
         return FAIL(e, ERR_INVALID, "allowed token ids need the vocabulary's size");
     return OK;
@@ -171,13 +173,15 @@ static enum err prime_choice(const struct request *r, struct choice *c, struct e
 {
     const struct request_options *o = &r->o;
     const uint32_t n_given = o->n_prompt - o->n_resume;
+    c->think_left = o->think_budget > 0 && o->is_thinking ? o->think_budget : THINK_OFF;
     for (uint32_t i = 0; c->history.cap > 0 && i < o->n_prompt; i++)
         sample_history_add(&c->history, o->prompt[i], i >= n_given);
     if (c->ngram.cap > 0) /* here, on the asker's thread, rather than on the engine's */
         ngram_enter(&c->ngram, &(struct ngram_text){.prompt = o->prompt, .n_prompt = o->n_prompt});
     if (o->vocab == NULL)
         return OK;
-    detok_init(&c->stop_state, o->vocab, o->lead, o->stops, (struct detok_opts){.show_special = o->show_special});
+    detok_init(&c->stop_state, o->vocab, o->lead, o->stops,
+        (struct detok_opts){.show_special = o->show_special, .mark_special = o->mark_special});
     for (uint32_t i = n_given; i < o->n_prompt; i++)
         TRY(detok_feed(&c->stop_state, o->prompt[i], NULL, e));
     return OK;

@@ -62,8 +62,8 @@ struct request_options {
     struct stop_set *stops;         /* ownership moves to the request; NULL = none */
     const struct vocab_view *vocab; /* for stops; may be NULL when there are none */
     struct tok_lead lead;
-    bool show_special;
-    const uint64_t *allowed; /* bit per id (allowed_token_ids); vocab bits; NULL = all */
+    bool show_special, mark_special; /* as detok.h has them: stops are found in the same text */
+    const uint64_t *allowed;         /* bit per id (allowed_token_ids); vocab bits; NULL = all */
     uint32_t vocab_size;
     struct grammar *grammar; /* what the answers may say; the reference moves to the request; NULL = anything */
     uint32_t n_top;          /* alternatives per token */
@@ -79,9 +79,14 @@ struct request_options {
     uint32_t n_resume; /* ids at the end of prompt that are output of an earlier life of this request: random draws
                           count from there (contract: continue after these output ids) */
     enum spec_method spec;
-    uint32_t spec_k;               /* guesses at a time, 1 to SPEC_K_MAX; with SPEC_NONE without meaning */
-    uint32_t ngram_min, ngram_max; /* tokens that must agree, and that are looked at; of SPEC_NGRAM */
+    uint32_t spec_k;                 /* guesses at a time, 1 to SPEC_K_MAX; with SPEC_NONE without meaning */
+    uint32_t ngram_min, ngram_max;   /* tokens that must agree, and that are looked at; of SPEC_NGRAM */
+    uint32_t think_budget;           /* tokens between think_begin and think_end, which is forced then; 0 = any number.
+                                        Not together with guesses */
+    uint32_t think_begin, think_end; /* ids */
+    bool is_thinking;                /* the prompt has begun it */
 };
+#define THINK_OFF UINT32_MAX
 
 struct prompt_logprob {
     float logprob;
@@ -102,6 +107,7 @@ struct choice {
     struct sample_history history; /* engine only; cap 0 when no penalty is set */
     struct sample_params sample;
     struct ngram_index ngram;  /* engine only; cap 0 unless SPEC_NGRAM */
+    uint32_t think_left;       /* engine only: tokens before think_end is forced; THINK_OFF = not thinking */
     struct grammar_walk *walk; /* engine only: where the answer stands in the grammar; NULL without one */
     const uint32_t *script;    /* a replay's: what the recorded grammar forced, UINT32_MAX = it broke; NULL otherwise */
     uint32_t n_script;

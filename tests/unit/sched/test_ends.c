@@ -41,6 +41,38 @@ static void below_min_tokens_stop_ids_are_banned(void **state)
     world_fini(&w);
 }
 
+/* The world expects the end of thinking where the budget says, whatever is planned around it. */
+static void a_budget_for_thinking_forces_its_end(void **state)
+{
+    (void)state;
+    for (uint32_t k = 0; k < 8; k++) {
+        struct world w;
+        struct world_options o = world_options_default();
+        o.depth = k & 1;
+        o.eos_every = 0;
+        o.sched.preempt_every = (k & 2) != 0 ? 3 : 0;
+        world_init(&w, &o);
+        w.keep = true;
+        struct request_options ro = world_request_options();
+        ro.max_tokens = 60;
+        ro.think_budget = 5 + k;
+        ro.think_begin = 500;
+        ro.think_end = 501;
+        ro.is_thinking = k < 4;
+        ro.n_choices = 2;
+        struct request *r[5];
+        for (uint32_t i = 0; i < 5; i++)
+            world_submit(&w, r[i] = world_request_like(&ro, 5 + i, 0, 0, i));
+        world_run(&w);
+        for (uint32_t i = 0; i < 5; i++) {
+            if (ro.is_thinking) /* a hash does not choose 501 by itself so soon */
+                assert_int_equal(r[i]->choices[0].ids[ro.think_budget], 501);
+            request_free(r[i]);
+        }
+        world_fini(&w);
+    }
+}
+
 static void the_context_is_a_length_too(void **state)
 {
     (void)state;
@@ -435,6 +467,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stop_id_ends_and_is_the_last_id),
         cmocka_unit_test(below_min_tokens_stop_ids_are_banned),
+        cmocka_unit_test(a_budget_for_thinking_forces_its_end),
         cmocka_unit_test(the_context_is_a_length_too),
         cmocka_unit_test(one_step_ahead_computes_at_most_one_surplus_row_for_an_end),
         cmocka_unit_test(every_chosen_token_is_in_the_history_once),

@@ -37,10 +37,17 @@ uint32_t world_expected(const struct world *w, const struct request *r, uint32_t
     for (uint32_t i = 0; i < r->o.n_prompt; i++)
         chain = mix(chain, r->o.prompt[i]);
     const uint32_t limit = MIN(r->o.max_tokens, w->o.sched.context_max - r->o.n_prompt);
+    bool is_thinking = r->o.think_budget > 0 && r->o.is_thinking;
+    uint32_t thought = 0;
     for (uint32_t n = 0; n < limit; n++) {
         const bool is_short = r->o.n_resume + n < r->o.min_tokens;
         ids[n] = choose(w, chain, r->o.sample.seed, i_choice, r->o.n_resume + n, r->o.banned_ids,
             r->o.n_banned_ids + (is_short ? r->o.n_stop_ids : 0));
+        if (is_thinking && thought == r->o.think_budget)
+            ids[n] = r->o.think_end;
+        thought = is_thinking ? thought + 1 : 0;
+        is_thinking =
+            ids[n] != r->o.think_end && (is_thinking || (r->o.think_budget > 0 && ids[n] == r->o.think_begin));
         if (is_banned(r->o.stop_ids, r->o.n_stop_ids, ids[n]))
             return n + 1;
         chain = mix(chain, ids[n]);
