@@ -53,11 +53,14 @@ struct frame {
 
 static uint32_t kid_count(const struct expr *x)
 {
-    return x->type == EXPR_SEQ || x->type == EXPR_ALT ? x->n : x->type == EXPR_REPEAT || x->type == EXPR_RULE ? 1 : 0;
+    const bool list = x->type == EXPR_SEQ || x->type == EXPR_ALT || x->type == EXPR_GRAPH;
+    return list ? x->n : x->type == EXPR_REPEAT || x->type == EXPR_RULE ? 1 : 0;
 }
 
 static expr_id kid_at(const struct expr *x, uint32_t i)
 {
+    if (x->type == EXPR_GRAPH)
+        return x->u.graph[i].x;
     return x->type == EXPR_SEQ || x->type == EXPR_ALT ? x->u.kids[i] : x->u.kid;
 }
 
@@ -102,13 +105,32 @@ static bool survey(struct assembly *w)
     return !build_failed(b);
 }
 
-static bool nullable_now(const struct build *b, const struct expr *x)
+/* Is there a way through a graph by edges that may be empty? Backwards, until nothing changes; pays for itself. */
+static bool graph_nullable(struct build *b, const struct expr *x)
+{
+    bool *ends = build_take(b, x->max, sizeof *ends);
+    if (ends == NULL)
+        return false;
+    ends[x->max - 1] = true;
+    for (bool changed = true; changed && build_steps(b, x->n);) {
+        changed = false;
+        for (uint32_t i = x->n; i-- > 0;) {
+            const struct expr_edge *g = &x->u.graph[i];
+            if (ends[g->to] && !ends[g->from] && b->exprs[g->x].nullable)
+                ends[g->from] = changed = true;
+        }
+    }
+    return ends[0];
+}
+
+static bool nullable_now(struct build *b, const struct expr *x)
 {
     switch (x->type) {
     case EXPR_EMPTY: return true;
     case EXPR_DFA: return x->u.dfa->accept[0];
     case EXPR_REPEAT: return x->min == 0 || b->exprs[x->u.kid].nullable;
     case EXPR_RULE: return b->exprs[x->u.kid].nullable;
+    case EXPR_GRAPH: return graph_nullable(b, x);
     case EXPR_SEQ:
         for (uint32_t i = 0; i < x->n; i++)
             if (!b->exprs[x->u.kids[i]].nullable)
@@ -159,6 +181,11 @@ static uint32_t size_now(const struct build *b, const struct expr *x)
     case EXPR_CLASS: return x->u.ranges[x->n - 1].to < 0x80 ? 1 : add_saturating(8, x->n);
     case EXPR_DFA: return x->u.dfa->n;
     case EXPR_RULE: return size_here(b, x->u.kid);
+    case EXPR_GRAPH:
+        size = x->max;
+        for (uint32_t i = 0; i < x->n; i++)
+            size = add_saturating(size, size_here(b, x->u.graph[i].x));
+        return size;
     case EXPR_SEQ:
     case EXPR_ALT:
         for (uint32_t i = 0; i < x->n; i++)

@@ -22,13 +22,14 @@ enum expr_type {
     EXPR_ALT,
     EXPR_REPEAT,
     EXPR_DFA,
+    EXPR_GRAPH,
     EXPR_RULE
 };
 
 struct expr {
     enum expr_type type;
-    uint32_t n;        /* bytes, ranges or kids */
-    uint32_t min, max; /* of a repeat */
+    uint32_t n;        /* bytes, ranges, kids or edges */
+    uint32_t min, max; /* of a repeat; max: the states of a graph */
     uint32_t height;   /* 1 + the highest kid; a rule has 1 */
     uint32_t refs;     /* how often it is part of something reachable; automaton.c counts */
     uint32_t size;     /* states it takes when written out, saturating; automaton.c */
@@ -43,6 +44,7 @@ struct expr {
         const expr_id *kids;
         expr_id kid;           /* of a repeat, or what a rule was set to (0: not yet) */
         const struct dfa *dfa; /* of an EXPR_DFA */
+        const struct expr_edge *graph;
     } u;
     const struct dfa *class_dfa; /* memo: a class of many ranges as a machine */
     const char *name;            /* of a rule, for messages; or NULL */
@@ -69,6 +71,7 @@ bool build_steps(struct build *b, uint64_t n); /* false: beyond GRAMMAR_STEPS_MA
 void *build_take(struct build *b, size_t count, size_t each); /* zeroed; NULL: the build has failed */
 /* An array in the arena with room for n more; the old one is left behind, so sizes double. */
 void *build_grow(struct build *b, void *array, size_t used, uint32_t *cap, size_t n, size_t each);
+bool build_is_control(const struct build *b, struct str name); /* of the vocabulary */
 void build_rule_name(struct build *b, expr_id rule, struct str name);
 
 expr_id expr_new(struct build *b, enum expr_type type, uint32_t height); /* 0 when the build failed */

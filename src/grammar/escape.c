@@ -288,7 +288,8 @@ expr_id expr_escaped(struct build *b, expr_id id)
     switch (x.type) {
     case EXPR_NEVER:
     case EXPR_EMPTY:
-    case EXPR_RULE: break; /* langs have no rules */
+    case EXPR_GRAPH:
+    case EXPR_RULE: break; /* langs have neither graphs nor rules */
     case EXPR_BYTES: out = escaped_bytes(b, (struct str){x.u.bytes, x.n}); break;
     case EXPR_CLASS: out = escaped_class(b, x.u.ranges, x.n); break;
     case EXPR_REPEAT: out = expr_repeat(b, expr_escaped(b, x.u.kid), x.min, x.max); break;

@@ -62,6 +62,11 @@ void *build_grow(struct build *b, void *array, size_t used, uint32_t *cap, size_
     return p;
 }
 
+bool build_is_control(const struct build *b, struct str name)
+{
+    return b->vocab != NULL && vocab_has_control(b->vocab, name);
+}
+
 void build_rule_name(struct build *b, expr_id rule, struct str name)
 {
     if (!build_failed(b))
@@ -261,9 +266,30 @@ expr_id expr_dfa(struct build *b, const struct dfa *d)
     return id;
 }
 
+expr_id expr_graph(struct build *b, uint32_t n_states, const struct expr_edge *edge, uint32_t n_edges)
+{
+    assert(n_states > 0);
+    struct expr_edge *copy = build_take(b, (size_t)n_edges + 1, sizeof *copy);
+    if (copy == NULL || !build_steps(b, (uint64_t)n_states + n_edges))
+        return 0;
+    uint32_t height = 0;
+    for (uint32_t i = 0; i < n_edges; i++) {
+        assert(edge[i].from < n_states && edge[i].to < n_states);
+        copy[i] = edge[i];
+        height = MAX(height, b->exprs[edge[i].x].height);
+    }
+    const expr_id id = expr_new(b, EXPR_GRAPH, height + 1);
+    if (id == 0)
+        return 0;
+    b->exprs[id].u.graph = copy;
+    b->exprs[id].n = n_edges;
+    b->exprs[id].max = n_states;
+    return id;
+}
+
 expr_id expr_control(struct build *b, struct str name)
 {
-    if (b->vocab == NULL || !vocab_has_control(b->vocab, name))
+    if (!build_is_control(b, name))
         return expr_bytes(b, name);
     return expr_seq(b, (const expr_id[]){expr_byte(b, GRAMMAR_CONTROL), expr_bytes(b, name)}, 2);
 }

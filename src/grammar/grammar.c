@@ -56,8 +56,12 @@ static enum err source_build(struct build *b, const struct grammar_source *src, 
     switch (src->kind) {
     case GRAMMAR_REGEX: *out = regex_expr(b, src->text, true, e); return build_check(b, e);
     case GRAMMAR_CHOICE: return choice_build(b, src->text, out, e);
-    default: return FAIL(e, ERR_UNSUPPORTED, "this kind of grammar is not supported");
+    case GRAMMAR_JSON_SCHEMA: return schema_build(b, src->text, src->whitespace, out, e);
+    case GRAMMAR_JSON_OBJECT: return schema_any_object(b, src->whitespace, out, e);
+    case GRAMMAR_EBNF: return ebnf_build(b, src->text, out, e);
+    case GRAMMAR_STRUCTURE: return structure_build(b, src->text, src->whitespace, out, e);
     }
+    return FAIL(e, ERR_INTERNAL, "no such kind of grammar: %d", (int)src->kind);
 }
 
 enum err grammar_compile(

@@ -88,6 +88,20 @@ struct lang *lang_not(struct build *b, const struct lang *x, struct error *e)
     return any == NULL ? NULL : lang_product(b, any, x, DFA_MINUS, e);
 }
 
+struct lang *lang_edges(struct build *b, uint32_t n_states, const struct lang_edge *edge, uint32_t n_edges,
+    const bool *is_final, struct error *e)
+{
+    struct nfa m;
+    nfa_init(&m, b, false);
+    const uint32_t base = m.n_states;
+    for (uint32_t i = 0; i < n_states; i++)
+        if (nfa_state(&m) != 0 && is_final[i])
+            nfa_empty(&m, base + i, m.final);
+    for (uint32_t i = 0; i < n_edges && !build_failed(b); i++)
+        nfa_edge(&m, base + edge[i].from, edge[i].lo, edge[i].hi, base + edge[i].to);
+    return lang_new(b, (struct lang){.dfa = dfa_of_nfa(&m, base)}, e);
+}
+
 bool lang_is_empty(const struct lang *x)
 {
     if (x->dfa == NULL) /* every regular expression but one matches something: constructors see to it */

@@ -198,6 +198,20 @@ static uint32_t nfa_repeat(struct nfa *m, const struct expr *x, uint32_t next)
     return at;
 }
 
+static uint32_t nfa_graph(struct nfa *m, expr_id id, uint32_t next)
+{
+    struct build *b = m->b;
+    const uint32_t n = b->exprs[id].max, base = m->n_states;
+    for (uint32_t i = 0; i < n; i++)
+        (void)nfa_state(m);
+    for (uint32_t i = 0; i < b->exprs[id].n && !build_failed(b); i++) {
+        const struct expr_edge g = b->exprs[id].u.graph[i];
+        nfa_empty(m, base + g.from, nfa_expr(m, g.x, base + g.to));
+    }
+    nfa_empty(m, base + n - 1, next);
+    return build_failed(b) ? 0 : base;
+}
+
 static uint32_t nfa_call(struct nfa *m, const struct expr *x, uint32_t next)
 {
     const uint32_t s = nfa_state(m);
@@ -243,6 +257,7 @@ uint32_t nfa_expr(struct nfa *m, expr_id id, uint32_t next)
     }
     case EXPR_REPEAT: return nfa_repeat(m, x, next);
     case EXPR_DFA: return nfa_dfa(m, x->u.dfa, next);
+    case EXPR_GRAPH: return nfa_graph(m, id, next);
     case EXPR_RULE: return nfa_expr(m, x->u.kid, next);
     }
     return 0;
