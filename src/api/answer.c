@@ -46,6 +46,28 @@ void answer_stop_reason(const struct part *p, uint32_t i_choice, struct buf *out
     buf_add(out, STR("null"));
 }
 
+/* How guesses fared, under OpenAI's names; of requests that may have had some. */
+static void add_guesses(const struct generation *g, struct buf *out)
+{
+    uint64_t drafted = 0, accepted = 0;
+    bool has = false;
+    for (uint32_t i = 0; i < g->n_parts; i++) {
+        const struct part *p = &g->parts[i];
+        if (!p->is_back || p->r->o.spec == SPEC_NONE) /* the counts are the engine's until then */
+            continue;
+        has = true;
+        drafted += p->r->spec_drafted;
+        accepted += p->r->spec_accepted;
+    }
+    if (!has)
+        return;
+    buf_add(out, STR(",\"completion_tokens_details\":{\"accepted_prediction_tokens\":"));
+    buf_add_u64(out, accepted);
+    buf_add(out, STR(",\"rejected_prediction_tokens\":"));
+    buf_add_u64(out, drafted - accepted);
+    buf_add(out, STR("}"));
+}
+
 void answer_usage(const struct generation *g, struct buf *out)
 {
     uint64_t prompt = 0, output = 0, cached = 0;
@@ -64,7 +86,9 @@ void answer_usage(const struct generation *g, struct buf *out)
     buf_add_u64(out, prompt + output);
     buf_add(out, STR(",\"prompt_tokens_details\":{\"cached_tokens\":"));
     buf_add_u64(out, cached);
-    buf_add(out, STR("}}"));
+    buf_add(out, STR("}"));
+    add_guesses(g, out);
+    buf_add(out, STR("}"));
 }
 
 /* ---- tokens ---- */

@@ -198,6 +198,30 @@ static bool read_sampling(struct fields *f, struct in in, uint32_t vocab)
     return read_bias(f, in, vocab) && read_allowed(f, in, vocab);
 }
 
+/* {"method": "ngram", "k": 4}; whether the server has that is for serving_spec to say. */
+static bool read_speculative(struct fields *f, struct in in)
+{
+    static const char *const names[SPEC_METHODS] = {
+        [SPEC_NONE] = "none", [SPEC_NGRAM] = "ngram", [SPEC_DRAFT] = "draft"};
+    const json_t *o = NULL;
+    struct str method = {0};
+    f->spec = SPEC_METHODS;
+    if (!in_object(in, "speculative", &o))
+        return false;
+    const struct in inner = {o, in.ae};
+    if (o == NULL || !in_u32(inner, "k", 1, SPEC_K_MAX, &f->spec_k))
+        return o == NULL;
+    if (!in_str(inner, "method", 16, &method))
+        return false;
+    for (int i = 0; i < SPEC_METHODS; i++)
+        if (str_is(method, names[i]))
+            f->spec = (enum spec_method)i;
+    if (method.n > 0 && f->spec == SPEC_METHODS)
+        return api_fail(
+            in.ae, 400, "speculative", "'speculative' has a 'method' that is none of none, ngram and draft");
+    return true;
+}
+
 /* ---- stopping ---- */
 
 static bool add_stop(struct fields *f, const json_t *v, struct api_error *ae)
@@ -279,5 +303,5 @@ bool fields_read(struct fields *f, const json_t *doc, struct fields_model m, str
 {
     const struct in in = {doc, ae};
     return refuse_fields(in) && read_response_format(in) && read_sampling(f, in, m.vocab) &&
-           read_stops(f, in, m.vocab) && read_stream(f, in) && read_report(f, in);
+           read_stops(f, in, m.vocab) && read_stream(f, in) && read_report(f, in) && read_speculative(f, in);
 }

@@ -18,8 +18,10 @@ struct fields {
     uint32_t n_stops;
     uint32_t stop_ids[REQ_STOP_IDS_MAX];
     uint32_t n_stop_ids;
-    uint64_t *allowed; /* bit per id; NULL = all */
-    uint32_t truncate; /* keep the last so many tokens of the prompt; 0 = all */
+    uint64_t *allowed;     /* bit per id; NULL = all */
+    enum spec_method spec; /* SPEC_METHODS = the server's */
+    uint32_t spec_k;       /* 0 = the server's */
+    uint32_t truncate;     /* keep the last so many tokens of the prompt; 0 = all */
     int32_t priority;
     bool has_priority;
     uint64_t salt;

@@ -173,6 +173,8 @@ static bool make_request(struct generation *g, const struct fields *f, const uin
     o.n_stop_ids = gather_stop_ids(sv, f, stop_ids);
     if (sample_params_check(&f->sample, sv->config.vocab, &e) != OK)
         return api_fail_err(ae, &e, NULL);
+    if (serving_spec(sv, f->spec, f->spec_k, &o, &e) != OK)
+        return api_fail_code(ae, 400, "speculative", "unsupported_parameter", "'speculative' is refused: %s", e.text);
     if (f->n_stops > 0 && sv->tok != NULL && stop_set_new(&stops, f->stops, f->n_stops, &e) != OK)
         return api_fail_err(ae, &e, "stop");
     o.stops = stops;

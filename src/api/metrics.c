@@ -66,6 +66,18 @@ static void ended(struct metrics *m)
     }
 }
 
+static void guess_numbers(struct metrics *m)
+{
+    const struct spec_stats *sp = &m->st->sched.spec;
+    counter(m, "vllm:spec_decode_num_drafts", "Times that guesses of a sequence were verified.", sp->drafts);
+    counter(m, "vllm:spec_decode_num_draft_tokens", "Guesses verified.", sp->tokens);
+    counter(m, "vllm:spec_decode_num_accepted_tokens", "Guesses that held.", sp->accepted);
+    head(m, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "Guesses that held, by their place.");
+    for (uint32_t i = 0; i < SPEC_K_MAX; i++)
+        buf_addf(m->b, "vllm:spec_decode_num_accepted_tokens_per_pos_total{%s,position=\"%u\"} %llu\n", m->labels, i,
+            (unsigned long long)sp->per_pos[i]);
+}
+
 static void engine_numbers(struct metrics *m)
 {
     const struct engine_stats *st = m->st;
@@ -89,6 +101,7 @@ static void engine_numbers(struct metrics *m)
     counter(m, "vllm:prefix_cache_hits", "Tokens found in the prefix cache.", kv->tokens_found);
     counter(m, "vllm:gpu_prefix_cache_queries", "The old name of vllm:prefix_cache_queries.", kv->tokens_asked);
     counter(m, "vllm:gpu_prefix_cache_hits", "The old name of vllm:prefix_cache_hits.", kv->tokens_found);
+    guess_numbers(m);
     ended(m);
     for (int h = 0; h < HIST_COUNT; h++)
         histogram(m, (enum stats_histogram)h);

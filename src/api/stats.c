@@ -57,6 +57,20 @@ static void add_counts(const struct engine_stats *st, struct buf *b)
         (unsigned long long)st->steps, (unsigned long long)st->busy_ns, (unsigned long long)st->idle_ns);
 }
 
+static void add_guesses(const struct engine_stats *st, struct buf *b)
+{
+    const struct spec_stats *sp = &st->sched.spec;
+    buf_addf(b, "\"spec\":{\"drafts\":%llu,\"tokens\":%llu,\"accepted\":%llu,\"offered\":%llu,\"per_pos\":[",
+        (unsigned long long)sp->drafts, (unsigned long long)sp->tokens, (unsigned long long)sp->accepted,
+        (unsigned long long)sp->offered);
+    for (uint32_t i = 0; i < SPEC_K_MAX; i++)
+        buf_addf(b, "%s%llu", i > 0 ? "," : "", (unsigned long long)sp->per_pos[i]);
+    buf_add(b, STR("],\"tried_pos\":["));
+    for (uint32_t i = 0; i < SPEC_K_MAX; i++)
+        buf_addf(b, "%s%llu", i > 0 ? "," : "", (unsigned long long)sp->tried_pos[i]);
+    buf_add(b, STR("]},"));
+}
+
 static void add_tenants(struct server *s, const struct engine_stats *st, struct buf *b)
 {
     char name[TENANT_NAME_MAX];
@@ -110,6 +124,7 @@ static void add_all(struct server *s, const struct engine_stats *st, bool map, s
         sv->fit.context);
     add_kv(s, st, b);
     add_counts(st, b);
+    add_guesses(st, b);
     buf_add(b, STR("\"hist\":{"));
     add_hist(st, HIST_TTFT, "ttft", b);
     buf_add_char(b, ',');

@@ -115,7 +115,9 @@ struct options {
     double batch_ratio, watermark, itl_target_ms;
     uint64_t queue_max, queue_tokens_max, max_wait_ms;
     bool prefix_caching;
-    const char *record; /* NULL = nothing is recorded */
+    const char *record;      /* NULL = nothing is recorded */
+    const char *speculative; /* none, ngram, draft:MODEL */
+    uint64_t speculative_k, ngram_min, ngram_max;
     /* the server */
     const char *host, *unix_socket; /* NULL = no Unix socket */
     uint64_t port;                  /* 0 = any free one */

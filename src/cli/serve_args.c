@@ -6,6 +6,7 @@
 #include "cpu/cpu.h"
 
 #include <math.h>
+#include <string.h>
 
 static const char *const aims[] = {NULL, "throughput", "latency", "ttft"};
 
@@ -43,6 +44,32 @@ static enum err scheduling(const struct options *o, struct sched_options *s, cha
     return OK;
 }
 
+#define DRAFT "draft:"
+
+const char *serve_args_draft(const struct options *o)
+{
+    return strncmp(o->speculative, DRAFT, strlen(DRAFT)) == 0 ? o->speculative + strlen(DRAFT) : NULL;
+}
+
+static enum err speculative(const struct options *o, struct serving_options *out, struct error *e)
+{
+    const char *draft = serve_args_draft(o);
+    if (draft != NULL && draft[0] != '\0')
+        out->spec = SPEC_DRAFT;
+    else if (strcmp(o->speculative, "ngram") == 0)
+        out->spec = SPEC_NGRAM;
+    else if (strcmp(o->speculative, "none") != 0)
+        return FAIL(
+            e, ERR_INVALID, "option --speculative: '%s' is none of none, ngram and draft:MODEL", o->speculative);
+    if (o->ngram_min > o->ngram_max)
+        return FAIL(e, ERR_INVALID, "option --speculative-ngram-min: %llu is more than --speculative-ngram-max %llu",
+            (unsigned long long)o->ngram_min, (unsigned long long)o->ngram_max);
+    out->spec_k = (uint32_t)o->speculative_k;
+    out->ngram_min = (uint32_t)o->ngram_min;
+    out->ngram_max = (uint32_t)o->ngram_max;
+    return OK;
+}
+
 enum err serve_args(const struct options *o, const char *path, const char *copies_dir, struct serving_options *out,
     char *said, struct error *e)
 {
@@ -67,5 +94,6 @@ enum err serve_args(const struct options *o, const char *path, const char *copie
     if (o->weight_dtype != 0 && !out->dummy)
         return FAIL(e, ERR_INVALID,
             "option --dtype is for --load-format dummy; weights of a file are computed as they are stored");
+    TRY(speculative(o, out, e));
     return scheduling(o, &out->sched, said, e);
 }

@@ -46,7 +46,7 @@ struct serve {
     struct server *server;
     struct serving *serving;
     struct fake_runner_options fake;
-    char path[PATH_BYTES_MAX], copies[PATH_BYTES_MAX], said[256];
+    char path[PATH_BYTES_MAX], draft_path[PATH_BYTES_MAX], copies[PATH_BYTES_MAX], said[256];
     char name[MODEL_NAME_BYTES_MAX]; /* what clients call it */
     char key_text[KEYS_LISTED * 64];
     const char *keys[KEYS_LISTED];
@@ -223,15 +223,34 @@ static enum err find_it(struct serve *v, struct error *e)
     return find_model(o, FIND_FALLBACK, v->path, e);
 }
 
+/* The draft is a model like any other; with --load-format dummy it may be a shape's name. */
+static enum err find_draft(struct serve *v, struct serving_options *so, struct error *e)
+{
+    const char *name = serve_args_draft(v->o);
+    if (name == NULL)
+        return OK;
+    so->draft_path = v->draft_path;
+    struct model_config config;
+    if (v->o->load_format == LOAD_DUMMY && dummy_config(name, &config, NULL) == OK) {
+        snprintf(v->draft_path, sizeof v->draft_path, "%s", name);
+        return OK;
+    }
+    struct options o = *v->o;
+    o.args[0] = name;
+    o.n_args = 1;
+    return find_model(&o, FIND_FETCH, v->draft_path, e);
+}
+
 static enum err open_model(struct serve *v, struct error *e)
 {
     const struct options *o = v->o;
     struct serving_options so;
     TRY(find_it(v, e));
-    TRY(catch_signals(e)); /* fetching has its own */
     TRY(serve_args(o, v->path, load_copies_dir(o, v->copies), &so, v->said, e));
     if (v->said[0] != '\0')
         note(o, "%s", v->said);
+    TRY(find_draft(v, &so, e));
+    TRY(catch_signals(e)); /* fetching has its own */
     so.clock = &v->clock;
     so.log = &v->log.log;
     so.progress = on_progress;

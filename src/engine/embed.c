@@ -335,6 +335,7 @@ static enum err make_request(struct quern_client *c, const struct quern_ask *a, 
         .frequency_penalty = a->frequency_penalty,
         .seed = a->seed};
     TRY(sample_params_check(&o.sample, s->config.vocab, e));
+    TRY(serving_spec(s, SPEC_METHODS, 0, &o, e));
     TRY(make_stops(a, &o.stops, e));
     const enum err err = request_new(&o, out, e);
     if (err != OK)
