@@ -1,0 +1,115 @@
+/* Formats as regular languages. Each is what its RFC says, where that is regular; where it is not, or where libraries
+ * disagree, the language is a part that all of them accept:
+ *   date, date-time   years 0001 to 9999, days that exist
+ *   time, date-time   an offset is required; a leap second only as 23:59:60 in UTC
+ *   hostname          at most 253 bytes by the numbers and lengths of labels; none with "--" as third and fourth
+ *                     character, since what may follow "xn--" is not regular
+ *   email             a local part, quoted or not, and a hostname or an address in brackets
+ * docs/structured-output.md repeats this for users. The name decides; an unknown name is refused by the caller. */
+#include "base/limits.h"
+#include "grammar/schema_int.h"
+
+#include <string.h>
+
+#define YEAR  "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+#define FOURS "(?:0[48]|[2468][048]|[13579][26])"
+#define LEAP  "(?:[0-9]{2}" FOURS "|" FOURS "00)"
+#define DATE                                                                                                           \
+    "(?:" YEAR "-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"               \
+    "|02-(?:0[1-9]|1[0-9]|2[0-8]))|" LEAP "-02-29)"
+#define FRACTION "(?:\\.[0-9]{1,18})?"
+#define TIME                                                                                                           \
+    "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]" FRACTION "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"            \
+    "|23:59:60" FRACTION "(?:[Zz]|[+-]00:00))"
+
+#define NUM    "[0-9]+"
+#define D_DAY  NUM "D"
+#define D_DATE "(?:" NUM "Y(?:" NUM "M(?:" D_DAY ")?)?|" NUM "M(?:" D_DAY ")?|" D_DAY ")"
+#define D_TIME "T(?:" NUM "H(?:" NUM "M(?:" NUM "S)?)?|" NUM "M(?:" NUM "S)?|" NUM "S)"
+
+#define OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+#define IPV4  "(?:" OCTET "\\.){3}" OCTET
+#define H16   "[0-9A-Fa-f]{1,4}"
+#define LS32  "(?:" H16 ":" H16 "|" IPV4 ")"
+#define IPV6                                                                                                           \
+    "(?:(?:" H16 ":){6}" LS32 "|::(?:" H16 ":){5}" LS32 "|(?:" H16 ")?::(?:" H16 ":){4}" LS32 "|(?:(?:" H16            \
+    ":){0,1}" H16 ")?::(?:" H16 ":){3}" LS32 "|(?:(?:" H16 ":){0,2}" H16 ")?::(?:" H16 ":){2}" LS32 "|(?:(?:" H16      \
+    ":){0,3}" H16 ")?::" H16 ":" LS32 "|(?:(?:" H16 ":){0,4}" H16 ")?::" LS32 "|(?:(?:" H16 ":){0,5}" H16 ")?::" H16   \
+    "|(?:(?:" H16 ":){0,6}" H16 ")?::)"
+
+#define LABEL(n) "[A-Za-z0-9](?:[A-Za-z0-9-]{0," #n "}[A-Za-z0-9])?"
+#define HOST                                                                                                           \
+    "(?:(?:" LABEL(61) "\\.){0,2}" LABEL(13) "(?:\\." LABEL(13) "){0,6}|" LABEL(61) "(?:\\." LABEL(61) "){0,2})"
+
+#define ATEXT "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
+#define LOCAL "(?:" ATEXT "+(?:\\." ATEXT "+)*|\"(?:[\\x20\\x21\\x23-\\x5B\\x5D-\\x7E]|\\\\[\\x20-\\x7E])*\")"
+#define EMAIL LOCAL "@(?:" HOST "|\\[" IPV4 "\\]|\\[IPv6:" IPV6 "\\])"
+
+/* RFC 3986 and, with more characters, RFC 3987. X: further characters of a path. */
+#define PCT          "%[0-9A-Fa-f]{2}"
+#define UCS          "\\u00A0-\\uD7FF\\uF900-\\uFDCF\\uFDF0-\\uFFEF\\u{10000}-\\u{DFFFD}"
+#define PCHAR(X)     "(?:[A-Za-z0-9._~!$&'()*+,;=:@" X "-]|" PCT ")"
+#define PCHAR_NC(X)  "(?:[A-Za-z0-9._~!$&'()*+,;=@" X "-]|" PCT ")"
+#define REG(X)       "(?:[A-Za-z0-9._~!$&'()*+,;=" X "-]|" PCT ")*"
+#define USER(X)      "(?:[A-Za-z0-9._~!$&'()*+,;=:" X "-]|" PCT ")*"
+#define IP_LITERAL   "\\[(?:" IPV6 "|[vV][0-9A-Fa-f]+\\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\\]"
+#define AUTHORITY(X) "(?:" USER(X) "@)?(?:" IP_LITERAL "|" REG(X) ")(?::[0-9]*)?"
+#define SLASHES(X)   "(?:/" PCHAR(X) "*)*"
+#define ABSOLUTE(X)  "/(?:" PCHAR(X) "+" SLASHES(X) ")?"
+#define TAIL(X)      "(?:\\?(?:" PCHAR(X) "|[/?])*)?(?:#(?:" PCHAR(X) "|[/?])*)?"
+#define FULL(X)                                                                                                        \
+    "[A-Za-z][A-Za-z0-9+.-]*:(?://" AUTHORITY(X) SLASHES(X) "|" ABSOLUTE(X) "|" PCHAR(X) "+" SLASHES(X) "|)" TAIL(X)
+#define RELATIVE(X) "(?://" AUTHORITY(X) SLASHES(X) "|" ABSOLUTE(X) "|" PCHAR_NC(X) "+" SLASHES(X) "|)" TAIL(X)
+
+#define VARNAME  "(?:[A-Za-z0-9_]|" PCT ")(?:\\.?(?:[A-Za-z0-9_]|" PCT "))*"
+#define VARSPEC  VARNAME "(?:\\*|:[1-9][0-9]{0,3})?"
+#define TEMPLATE "(?:[!#-$&-;=?-\\[\\]_a-z~" UCS "]|" PCT "|\\{[+#./;?&=,!@|]?" VARSPEC "(?:," VARSPEC ")*\\})*"
+
+#define POINTER "(?:/(?:[^/~]|~[01])*)*"
+
+static const struct {
+    const char *name, *pattern; /* NULL: any text */
+} formats[] = {
+    {"date", DATE},
+    {"time", TIME},
+    {"date-time", DATE "[Tt]" TIME},
+    {"duration", "P(?:" NUM "W|" D_DATE "(?:" D_TIME ")?|" D_TIME ")"},
+    {"email", EMAIL},
+    {"hostname", HOST},
+    {"ipv4", IPV4},
+    {"ipv6", IPV6},
+    {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
+    {"uri", FULL("")},
+    {"uri-reference", FULL("") "|" RELATIVE("")},
+    {"iri", FULL(UCS)},
+    {"iri-reference", FULL(UCS) "|" RELATIVE(UCS)},
+    {"uri-template", TEMPLATE},
+    {"json-pointer", POINTER},
+    {"relative-json-pointer", "(?:0|[1-9][0-9]{0,8})(?:#|" POINTER ")"},
+    {"password", NULL},
+};
+
+enum err schema_format_lang(struct schema *s, struct str name, const struct lang **out, struct error *e)
+{
+    *out = NULL;
+    size_t i = 0;
+    while (i < COUNT_OF(formats) && !str_is(name, formats[i].name))
+        i++;
+    if (i == COUNT_OF(formats))
+        return OK;
+    if (s->format[i] == NULL) {
+        const struct lang *x =
+            formats[i].pattern == NULL ? lang_any(s->b, e) : lang_regex(s->b, str_of(formats[i].pattern), true, e);
+        if (x != NULL && (str_is(name, "hostname") || str_is(name, "email"))) {
+            const struct lang *dashes = lang_regex(s->b, STR("(?:^|[.@])[A-Za-z0-9-]{2}--[A-Za-z0-9.-]*$"), false, e);
+            dashes = dashes != NULL ? lang_not(s->b, dashes, e) : NULL;
+            x = dashes != NULL ? lang_and(s->b, x, dashes, e) : NULL;
+        }
+        if (x == NULL)
+            return e->code;
+        s->format[i] = x;
+    }
+    *out = s->format[i];
+    _Static_assert(COUNT_OF(formats) <= SCHEMA_FORMATS, "a slot for each format");
+    return OK;
+}
