@@ -289,9 +289,9 @@ void reader_client_left(struct reader *r);
 
 const char *health_name(struct server *s); /* "ready", "starting", "draining", "failed", "stuck" */
 
-call_fn route_chat, route_chat_render, route_completions, route_models, route_model, route_tokenize, route_detokenize,
-    route_health, route_livez, route_readyz, route_startupz, route_version, route_metrics, route_stats, route_openapi,
-    route_page, route_stream;
+call_fn route_chat, route_chat_render, route_completions, route_embeddings, route_models, route_model, route_tokenize,
+    route_detokenize, route_health, route_livez, route_readyz, route_startupz, route_version, route_metrics,
+    route_stats, route_openapi, route_page, route_stream;
 
 /* The page's files, embedded by CMake (page_files.c is generated from web/). */
 struct page_file {

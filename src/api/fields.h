@@ -31,6 +31,7 @@ struct fields {
     bool want_logprobs, want_prompt_logprobs, return_token_ids, tokens_as_ids;
     uint32_t n_top, n_prompt_top;
     struct str request_id; /* borrowed; n 0 = none */
+    enum req_pool pool;    /* a vector is asked for, not text */
 };
 
 /* The model that parses for: what it suggests and how large its vocabulary is. */

@@ -5,6 +5,7 @@
  * that a request refused by the engine still gets a status of its own. */
 #include "api/generate.h"
 
+#include "api/prompt.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -76,7 +77,9 @@ struct generation *generation_new(
     g->kind = kind;
     g->tenant = c->tenant;
     g->created_s = clock_wall(c->s->o.clock) / (int64_t)NS_PER_S;
-    snprintf(g->id, sizeof g->id, "%s-%s", kind == GEN_CHAT ? "chatcmpl" : "cmpl", c->id);
+    static const char *const prefixes[] = {
+        [GEN_CHAT] = "chatcmpl", [GEN_COMPLETION] = "cmpl", [GEN_EMBEDDING] = "embd"};
+    snprintf(g->id, sizeof g->id, "%s-%s", prefixes[kind], c->id);
     g->n_parts_max = n_parts;
     g->parts = arena_array(&g->arena, n_parts, sizeof *g->parts);
     if (g->parts == NULL || !copy_fields(g, f) || !make_head(g)) {
@@ -102,12 +105,13 @@ void generation_free(struct generation *g)
 uint32_t generation_room(const struct call *c, const struct fields *f, size_t n_prompt, struct api_error *ae)
 {
     const uint32_t context = c->s->serving->fit.context;
+    const char *key = f->pool != POOL_NONE ? "input" : "prompt";
     if (n_prompt == 0) {
-        api_fail(ae, 400, "prompt", "the prompt has no tokens");
+        api_fail(ae, 400, key, "the %s has no tokens", key);
         return 0;
     }
     if (n_prompt >= context) {
-        api_fail_code(ae, 400, "prompt", "context_length_exceeded",
+        api_fail_code(ae, 400, key, "context_length_exceeded",
             "This model's maximum context length is %u tokens. However, your prompt has %zu tokens, which leaves no "
             "room for an answer. Please reduce the length of the prompt.",
             context, n_prompt);
@@ -164,6 +168,8 @@ static bool make_request(struct generation *g, const struct fields *f, const uin
         .allowed = f->allowed,
         .vocab_size = sv->config.vocab,
         .n_top = MAX(f->n_top, f->n_prompt_top),
+        .pool = f->pool,
+        .n_hidden = sv->config.hidden,
         .want_logprobs = f->want_logprobs,
         .want_prompt_logprobs = f->want_prompt_logprobs || (g->echo && f->want_logprobs),
         .tenant = g->tenant,
@@ -211,6 +217,35 @@ bool generation_prompt(
         detok_init(&p->said[k].detok, tok_vocab(sv->tok), tok_lead_rule(sv->tok), p->r->o.stops,
             (struct detok_opts){.show_special = f->show_special, .continues = true, .include_stop = f->include_stop});
     return true;
+}
+
+static bool add_prompt(struct generation *g, const struct fields *f, const json_t *v, bool add_special, const char *key,
+    struct api_error *ae)
+{
+    struct tok_ids ids = {0};
+    uint32_t *room = NULL;
+    size_t n = 0;
+    bool ok;
+    if (json_is_string(v)) {
+        const struct str text = {json_string_value(v), json_string_length(v)};
+        ok = prompt_from_text(g->call, text, add_special, key, &ids, ae) && generation_prompt(g, f, ids.p, ids.n, ae);
+    } else if (json_is_array(v)) {
+        ok = prompt_from_ids(g->call, v, key, &room, &n, ae) && generation_prompt(g, f, room, n, ae);
+    } else
+        ok = api_fail(ae, 400, key, "'%s' must be all strings or all arrays of token ids", key);
+    mem_free(room);
+    return ok;
+}
+
+bool generation_prompts(struct generation *g, const struct fields *f, const json_t *v, bool add_special,
+    const char *key, struct api_error *ae)
+{
+    const json_t *first = json_array_get(v, 0);
+    const bool is_one = !json_is_string(first) && !json_is_array(first);
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < g->n_parts_max; i++)
+        ok = add_prompt(g, f, is_one ? v : json_array_get(v, i), add_special, key, ae);
+    return ok;
 }
 
 /* ---- events of a stream ---- */
@@ -424,7 +459,7 @@ static void settle(struct generation *g)
     for (uint32_t i = 0; i < g->n_parts; i++) {
         const struct request *r = g->parts[i].r;
         uint64_t output = 0;
-        for (uint32_t k = 0; k < r->n_choices; k++)
+        for (uint32_t k = 0; k < r->n_choices && g->kind != GEN_EMBEDDING; k++)
             output += atomic_load_explicit(&r->choices[k].n_out, memory_order_acquire);
         used += r->t_admitted != 0 || output > 0 ? r->o.n_prompt + output : 0;
     }
@@ -474,7 +509,10 @@ static void finish_whole(struct generation *g)
     }
     struct buf out;
     buf_init(&out, REQ_ANSWER_BYTES_MAX);
-    answer_whole(g, &out);
+    if (g->kind == GEN_EMBEDDING)
+        answer_embeddings(g, &out);
+    else
+        answer_whole(g, &out);
     call_reply_buf(g->call, &out);
     buf_fini(&out);
 }
@@ -629,4 +667,22 @@ bool generation_start(struct generation *g, struct api_error *ae)
     call_watch(c);
     cancel_all(g);
     return true;
+}
+
+void generation_route(struct call *c, generation_start_fn *start)
+{
+    struct api_error ae = {0};
+    json_t *doc = NULL;
+    struct fields *f = mem_zalloc(sizeof *f);
+    bool ok = false;
+    if (f == NULL)
+        api_fail_err(&ae, &(struct error){.code = ERR_NOMEM}, NULL);
+    else {
+        ok = call_json(c, &doc, &ae) && start(c, doc, f, &ae);
+        fields_fini(f);
+    }
+    mem_free(f);
+    json_decref(doc);
+    if (!ok)
+        call_reply_error(c, &ae);
 }

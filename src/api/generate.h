@@ -14,7 +14,7 @@
 #include "api/fields.h"
 #include "text/detok.h"
 
-enum generation_kind { GEN_CHAT, GEN_COMPLETION };
+enum generation_kind { GEN_CHAT, GEN_COMPLETION, GEN_EMBEDDING };
 
 /* What has been said of one choice. */
 struct said {
@@ -48,8 +48,10 @@ struct generation {
     uint32_t n, n_top, n_prompt_top, stream_interval;
     bool stream, include_usage, continuous_usage, include_times, include_stop, show_special;
     bool want_logprobs, want_prompt_logprobs, return_token_ids, tokens_as_ids;
-    bool echo;      /* the prompt is part of the text */
-    bool echo_only; /* and nothing else: max_tokens was 0 */
+    uint32_t dimensions; /* of an embedding; 0 = all */
+    bool base64;         /* it is written so */
+    bool echo;           /* the prompt is part of the text */
+    bool echo_only;      /* and nothing else: max_tokens was 0 */
     uint32_t n_parts, n_parts_max, n_back;
     struct part *parts;
     bool blocked; /* its reader is behind */
@@ -67,6 +69,14 @@ struct generation *generation_new(
 /* Add the next prompt; ids are copied. */
 bool generation_prompt(
     struct generation *g, const struct fields *f, const uint32_t *ids, size_t n, struct api_error *ae);
+
+/* Add all prompts of a field that prompts_count has taken. */
+bool generation_prompts(struct generation *g, const struct fields *f, const json_t *v, bool add_special,
+    const char *key, struct api_error *ae);
+
+/* A route that generates: the body is read and start called; what it says on false is answered. */
+typedef bool generation_start_fn(struct call *c, const json_t *doc, struct fields *f, struct api_error *ae);
+void generation_route(struct call *c, generation_start_fn *start);
 
 /* Hand everything to the engine and keep the call; on false nothing was handed over, or what was is on its way back:
  * the generation is gone either way for the caller. */
@@ -100,6 +110,7 @@ void answer_ids(const uint32_t *ids, uint32_t n, struct buf *out);
 uint32_t answer_n_told(const struct generation *g, const struct choice *ch, uint32_t n_out, bool ended);
 void answer_prompt_text(const struct part *p, struct buf *out);
 
+void answer_embeddings(const struct generation *g, struct buf *out); /* embeddings.c */
 /* The whole answer. */
 void answer_whole(struct generation *g, struct buf *out);
 /* Ids up to n_out become text appended to out; with ended, what was held back too. */

@@ -51,6 +51,15 @@ static const char schemas[] =
     "\"minItems\":1,\"maxItems\":256}]},"
     WHOLE("max_tokens", 0, 134217728) FLAG("echo") WHOLE("logprobs", 0, 20)
     SHARED_FIELDS "}},"
+    "\"EmbeddingRequest\":{\"type\":\"object\",\"required\":[\"input\"],\"properties\":{\"model\":{\"type\":\"string\"},"
+    "\"input\":{\"oneOf\":[{\"type\":\"string\",\"minLength\":1},{\"type\":\"array\",\"items\":{\"type\":\"string\"},"
+    "\"minItems\":1,\"maxItems\":256},"
+    "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0},\"minItems\":1},"
+    "{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0},\"minItems\":1},"
+    "\"minItems\":1,\"maxItems\":256}]},"
+    "\"encoding_format\":{\"type\":\"string\",\"enum\":[\"float\",\"base64\"]},"
+    "\"pooling\":{\"type\":\"string\",\"enum\":[\"mean\",\"last\"]}," WHOLE("dimensions", 1, 65536)
+    WHOLE("truncate_prompt_tokens", 1, 134217728) FLAG("add_special_tokens") "\"priority\":{\"type\":\"integer\"}}},"
     "\"TokenizeRequest\":{\"type\":\"object\",\"properties\":{\"model\":{\"type\":\"string\"},"
     "\"prompt\":{\"type\":\"string\"},\"messages\":{\"type\":\"array\",\"items\":{\"type\":\"object\"}},"
     FLAG("add_special_tokens") "\"return_token_strs\":{\"type\":\"boolean\"}}},"

@@ -62,6 +62,23 @@ bool prompt_from_ids(
     return true;
 }
 
+bool prompts_count(const json_t *v, const char *key, uint32_t max, uint32_t *out, struct api_error *ae)
+{
+    const json_t *first = json_array_get(v, 0);
+    if (v == NULL || (!json_is_string(v) && !json_is_array(v)))
+        return api_fail(ae, 400, key, "'%s' must be a string, an array of strings, token ids, or arrays of them", key);
+    if (json_is_array(v) && json_array_size(v) == 0)
+        return api_fail(ae, 400, key, "'%s' must not be empty", key);
+    const bool many = json_is_string(first) || json_is_array(first);
+    if (many && json_array_size(v) > max)
+        return api_fail(ae, 400, key, "'%s' has %zu entries; the limit is %u", key, json_array_size(v), max);
+    for (size_t i = 1; many && i < json_array_size(v); i++)
+        if (json_typeof(json_array_get(v, i)) != json_typeof(first))
+            return api_fail(ae, 400, key, "'%s' must be all strings or all arrays of token ids", key);
+    *out = many ? (uint32_t)json_array_size(v) : 1;
+    return true;
+}
+
 /* ---- conversations ---- */
 
 /* A content in parts becomes one text: templates know strings. Parts that are not text are refused by name. */

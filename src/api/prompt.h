@@ -19,4 +19,7 @@ bool prompt_from_chat(struct call *c, const json_t *doc, struct tok_ids *out, st
 
 bool model_check(struct call *c, struct in in); /* models.c */
 
+/* How many prompts a field holds that is a string, token ids, or an array of either; at most max. */
+bool prompts_count(const json_t *v, const char *key, uint32_t max, uint32_t *out, struct api_error *ae);
+
 #endif

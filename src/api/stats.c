@@ -88,18 +88,6 @@ static void add_tenants(struct server *s, const struct engine_stats *st, struct 
     buf_add(b, STR("]"));
 }
 
-static void add_base64(const uint8_t *p, size_t n, struct buf *b)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < n; i += 3) {
-        const uint32_t v =
-            (uint32_t)p[i] << 16 | (i + 1 < n ? (uint32_t)p[i + 1] << 8 : 0) | (i + 2 < n ? p[i + 2] : 0);
-        const char out[4] = {digits[v >> 18], digits[v >> 12 & 63], i + 1 < n ? digits[v >> 6 & 63] : '=',
-            i + 2 < n ? digits[v & 63] : '='};
-        buf_add(b, (struct str){out, 4});
-    }
-}
-
 static void add_map(struct server *s, struct buf *b)
 {
     const uint32_t cap = s->serving->n_blocks;
@@ -107,7 +95,7 @@ static void add_map(struct server *s, struct buf *b)
     if (map == NULL)
         return;
     buf_add(b, STR(",\"kv_map\":\""));
-    add_base64(map, engine_kv_map(s->serving->engine, map, cap), b);
+    buf_add_base64(b, map, engine_kv_map(s->serving->engine, map, cap));
     buf_add(b, STR("\""));
     mem_free(map);
 }

@@ -114,6 +114,19 @@ void buf_add_json_str(struct buf *b, struct str s)
     buf_add_char(b, '"');
 }
 
+void buf_add_base64(struct buf *b, const void *bytes, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *p = bytes;
+    for (size_t i = 0; i < n; i += 3) {
+        const uint32_t v =
+            (uint32_t)p[i] << 16 | (i + 1 < n ? (uint32_t)p[i + 1] << 8 : 0) | (i + 2 < n ? p[i + 2] : 0);
+        const char out[4] = {digits[v >> 18], digits[v >> 12 & 63], i + 1 < n ? digits[v >> 6 & 63] : '=',
+            i + 2 < n ? digits[v & 63] : '='};
+        buf_add(b, (struct str){out, 4});
+    }
+}
+
 void buf_clear(struct buf *b)
 {
     b->n = 0;

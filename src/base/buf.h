@@ -19,7 +19,8 @@ void buf_add(struct buf *b, struct str s);
 void buf_add_char(struct buf *b, char c);
 void buf_add_u64(struct buf *b, uint64_t value); /* in decimal */
 void buf_addf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
-void buf_add_json_str(struct buf *b, struct str s); /* quoted and escaped; invalid UTF-8 becomes U+FFFD */
+void buf_add_json_str(struct buf *b, struct str s);              /* quoted and escaped; invalid UTF-8 becomes U+FFFD */
+void buf_add_base64(struct buf *b, const void *bytes, size_t n); /* without quotes; padded */
 char *buf_room(struct buf *b, size_t bytes); /* at least that much and a NUL writable at the end; NULL on failure.
                                               * Who writes there adds to n and puts the NUL. */
 void buf_clear(struct buf *b);               /* keeps the memory, forgets the failure */

@@ -196,6 +196,16 @@ static enum err make_buffers(struct decoder *d, struct error *e)
     return OK;
 }
 
+static enum err copy_final_gain(struct decoder *d, struct error *e)
+{
+    const size_t n = d->cfg.hidden;
+    d->final_gain = mem_array(n, sizeof *d->final_gain);
+    if (d->final_gain == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for %zu gains", n);
+    d->ops->dev_read(d->dev, d->final_gain, d->final_norm, n * sizeof *d->final_gain);
+    return d->ops->dev_wait(d->dev, e);
+}
+
 static enum err check_config(struct decoder *d, struct error *e)
 {
     const struct model_config *c = &d->cfg;
@@ -285,6 +295,8 @@ enum err decoder_open(const struct weight_source *src, const struct model_config
         err = make_rope(d, e);
     if (err == OK)
         err = make_buffers(d, e);
+    if (err == OK)
+        err = copy_final_gain(d, e);
     if (err != OK) {
         decoder_close(d);
         return err;
@@ -307,8 +319,14 @@ void decoder_close(struct decoder *d)
         d->ops->dev_close(d->dev);
     }
     mem_free(d->owned);
+    mem_free(d->final_gain);
     mem_free(d->layers);
     mem_free(d);
+}
+
+uint32_t decoder_hidden(const struct decoder *d)
+{
+    return d->cfg.hidden;
 }
 
 uint32_t decoder_vocab(const struct decoder *d)

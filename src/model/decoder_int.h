@@ -29,6 +29,7 @@ struct decoder {
     struct weight embed, head; /* head.packed is not ours when tied (head_is_embed) */
     bool head_is_embed;
     float *final_norm;
+    float *final_gain; /* the same on the host */
     struct layer *layers;
     float *rope_global, *rope_local; /* [context][dims/2][2]; local NULL without sliding-window layers */
     struct kv_cache kv;

@@ -207,6 +207,35 @@ enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e)
     return d->ops->dev_wait(d->dev, e);
 }
 
+struct hidden_job {
+    const struct decoder *d;
+    float *rows;
+};
+
+static void normalise_row(void *ctx, uint32_t i, uint32_t worker)
+{
+    const struct hidden_job *j = ctx;
+    const uint32_t n = j->d->cfg.hidden;
+    float *x = j->rows + (size_t)i * n;
+    double squares = 0;
+    (void)worker;
+    for (uint32_t k = 0; k < n; k++)
+        squares += (double)x[k] * x[k];
+    const double scale = 1.0 / sqrt(squares / n + j->d->cfg.norm_eps);
+    for (uint32_t k = 0; k < n; k++)
+        x[k] = (float)(x[k] * scale * j->d->final_gain[k]);
+}
+
+enum err decoder_read_hidden(struct decoder *d, uint32_t first, uint32_t n, float *out, struct error *e)
+{
+    const size_t width = d->cfg.hidden;
+    assert(first + n <= d->batch.n_rows);
+    d->ops->dev_read(d->dev, out, d->x + first * width, n * width * sizeof *out);
+    TRY(d->ops->dev_wait(d->dev, e));
+    decoder_host_run(d, n, normalise_row, &(struct hidden_job){d, out});
+    return OK;
+}
+
 /* ---- what lies around a step --------------------------------------------------------------------------------------
  */
 

@@ -89,6 +89,11 @@ enum err decoder_step(struct decoder *d, const struct step *s, struct error *e) 
 enum err decoder_read_logits(struct decoder *d, uint32_t i, float *out, struct error *e) MUST_CHECK;
 enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e) MUST_CHECK; /* [n_out] */
 
+/* Hidden states of n rows of the step from `first` on, behind the final norm, into out [n][decoder_hidden]. They are
+ * normalised on the host, in double and rounded once, so a row's values depend on nothing but its residual stream. */
+uint32_t decoder_hidden(const struct decoder *d);
+enum err decoder_read_hidden(struct decoder *d, uint32_t first, uint32_t n, float *out, struct error *e) MUST_CHECK;
+
 /* Where the device's memory is the host's: row i itself, until the next step; elsewhere NULL. And its threads, for
  * choosing tokens from many rows (ops->host_run); elsewhere one worker, the caller. */
 const float *decoder_lend_logits(const struct decoder *d, uint32_t i);

@@ -241,14 +241,18 @@ class Reference:
             return x + self.mixture(normed, i)
         return x + self.dense(normed, at + "mlp.")
 
-    def logits(self, ids):
+    def hidden(self, ids):
+        """The rows behind the final norm."""
         x = self.w["model.embed_tokens.weight"][np.asarray(ids)]
         if self.is_gemma:
             x = x * math.sqrt(self.c["hidden_size"])
         for i in range(self.c["num_hidden_layers"]):
             x = self.layer(x, i)
+        return self.norm(x, "model.norm.weight")
+
+    def logits(self, ids):
         head = "model.embed_tokens" if self.c.get("tie_word_embeddings") else "lm_head"
-        y = self.linear(self.norm(x, "model.norm.weight"), head)
+        y = self.linear(self.hidden(ids), head)
         cap = self.c.get("final_logit_softcapping")
         return cap * np.tanh(y / cap) if cap and "final_softcap" not in self.faults else y
 

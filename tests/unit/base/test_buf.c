@@ -59,6 +59,20 @@ static void the_maximum_is_exact_and_the_failure_stays(void **state)
     buf_fini(&b);
 }
 
+static void base64_is_that_of_the_standard(void **state)
+{
+    (void)state;
+    const char *const pairs[][2] = {{"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="},
+        {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"}, {"\xff\xfe\xfb", "//77"}}; /* RFC 4648, and the last digits */
+    for (size_t i = 0; i < COUNT_OF(pairs); i++) {
+        struct buf b;
+        buf_init(&b, 100);
+        buf_add_base64(&b, pairs[i][0], strlen(pairs[i][0]));
+        assert_true(str_is(buf_str(&b), pairs[i][1]));
+        buf_fini(&b);
+    }
+}
+
 static void numbers_are_written_in_decimal(void **state)
 {
     (void)state;
@@ -208,6 +222,7 @@ int main(void)
         cmocka_unit_test(appends_add_up),
         cmocka_unit_test(the_maximum_is_exact_and_the_failure_stays),
         cmocka_unit_test(numbers_are_written_in_decimal),
+        cmocka_unit_test(base64_is_that_of_the_standard),
         cmocka_unit_test(without_a_maximum_it_grows_by_doubling_and_never_wraps),
         cmocka_unit_test(failing_allocations_are_kept),
         cmocka_unit_test(json_strings_read_back),
