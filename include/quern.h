@@ -82,6 +82,17 @@ uint32_t quern_vocab(const struct quern *q);
 int quern_client_new(struct quern *q, struct quern_client **out, struct quern_error *e);
 void quern_client_free(struct quern_client *c); /* cancels and forgets what is still running; NULL is fine */
 
+/* What an answer must obey. Compiling a grammar takes a few milliseconds of quern_submit, at most a fifth of a second.
+ */
+enum quern_grammar {
+    QUERN_ANY = 0,     /* nothing */
+    QUERN_JSON_SCHEMA, /* grammar: a JSON schema */
+    QUERN_JSON_OBJECT, /* any JSON object; grammar unused */
+    QUERN_REGEX,       /* grammar: a regular expression; the whole answer matches */
+    QUERN_EBNF,        /* grammar: in llama.cpp's dialect; the rule `root` */
+    QUERN_CHOICE       /* grammar: a JSON array of strings; the answer is one of them */
+};
+
 /* What is asked. Exactly one of text, messages and ids. */
 struct quern_ask {
     const char *text;     /* goes on from here; special tokens are recognised */
@@ -99,6 +110,8 @@ struct quern_ask {
     const char *const *stops; /* the answer ends before any of these */
     size_t n_stops;
     int ignore_eos;
+    int grammar_kind; /* enum quern_grammar */
+    const char *grammar;
     uint32_t deadline_ms; /* 0 = none */
     void *user;           /* given back in every event */
 };

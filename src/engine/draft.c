@@ -45,12 +45,14 @@ struct draft {
     uint64_t turn;
     uint32_t vocab; /* of the draft */
     struct sampler *sampler;
-    float *row;        /* [vocab of the model], padded */
-    uint32_t *ids;     /* [context_max] known tokens in one piece */
-    uint32_t *best;    /* [seqs_max] */
-    uint32_t *out_ask; /* [seqs_max] which ask an output row is of */
-    struct step step;  /* arrays below */
-    int32_t *token;    /* [rows_max] */
+    uint64_t *mask;            /* a bit per id of the model */
+    struct grammar_walk *walk; /* behind what was guessed */
+    float *row;                /* [vocab of the model], padded */
+    uint32_t *ids;             /* [context_max] known tokens in one piece */
+    uint32_t *best;            /* [seqs_max] */
+    uint32_t *out_ask;         /* [seqs_max] which ask an output row is of */
+    struct step step;          /* arrays below */
+    int32_t *token;            /* [rows_max] */
     uint32_t *pos, *seq_of, *kv_slot, *out_row, *table;
     struct batch_seq *batch;
 };
@@ -209,6 +211,19 @@ static enum err read_row(struct draft *d, uint32_t i, const float **out, struct 
     return OK;
 }
 
+/* Where its grammar stands behind its guesses; false: they have come to an end. */
+static bool walk_guesses(struct draft *d, const struct slot_view *v, const struct draft_seq *q)
+{
+    struct error nothing = {0};
+    if (v->choice->walk == NULL)
+        return true;
+    grammar_walk_copy(d->walk, v->choice->walk);
+    for (uint32_t i = 0; i < q->n_guess; i++)
+        if (grammar_accept(d->walk, q->guess[i], &nothing) != OK)
+            return false;
+    return true;
+}
+
 static enum err step_run(struct draft *d, const struct spec_ask *asks, const struct slots *slots, struct error *e)
 {
     if (d->step.n_rows == 0)
@@ -229,7 +244,10 @@ static enum err step_run(struct draft *d, const struct spec_ask *asks, const str
         struct error nothing = {0};
         slots->view(slots->ctx, a->slot, &v);
         TRY(read_row(d, i, &logits, e));
-        if (v.request != NULL && choose_token(d->sampler, logits, &v, q->guess, q->n_guess, 0, &got, &nothing) == OK)
+        if (v.request == NULL || !walk_guesses(d, &v, q))
+            continue;
+        const struct row_mask mask = choose_mask(&v, v.choice->walk != NULL ? d->walk : NULL, d->mask, d->o.vocab);
+        if (choose_token(d->sampler, logits, &v, q->guess, q->n_guess, mask, 0, &got, &nothing) == OK)
             q->guess[q->n_guess++] = got.id;
     }
     return OK;
@@ -331,6 +349,8 @@ static void draft_close(struct proposer *p)
     decoder_close(d->o.decoder);
     kv_free(d->kv);
     sampler_free(d->sampler);
+    mem_free(d->mask);
+    mem_free(d->walk);
     mem_free(d->seqs);
     mem_free(d->open);
     mem_free(d->row);
@@ -363,9 +383,11 @@ static enum err make_room(struct draft *d, struct error *e)
     d->out_row = mem_array(o->seqs_max, sizeof *d->out_row);
     d->table = mem_array(o->table_max, sizeof *d->table);
     d->batch = mem_array(o->seqs_max, sizeof *d->batch);
+    d->mask = mem_array((o->vocab + 63) / 64, sizeof *d->mask);
+    d->walk = mem_zalloc(grammar_walk_bytes());
     if (d->seqs == NULL || d->open == NULL || d->row == NULL || d->ids == NULL || d->best == NULL ||
         d->out_ask == NULL || d->token == NULL || d->pos == NULL || d->seq_of == NULL || d->kv_slot == NULL ||
-        d->out_row == NULL || d->table == NULL || d->batch == NULL)
+        d->out_row == NULL || d->table == NULL || d->batch == NULL || d->mask == NULL || d->walk == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for a draft of %u sequences", o->seqs_max);
     d->step.token = d->token;
     d->step.pos = d->pos;

@@ -303,6 +303,27 @@ static enum err make_stops(const struct quern_ask *a, struct stop_set **out, str
     return a->n_stops > 0 ? stop_set_new(out, stops, a->n_stops, e) : OK;
 }
 
+static enum err make_grammar(const struct serving *s, const struct quern_ask *a, struct grammar **out, struct error *e)
+{
+    static const enum grammar_kind kinds[] = {[QUERN_JSON_SCHEMA] = GRAMMAR_JSON_SCHEMA,
+        [QUERN_JSON_OBJECT] = GRAMMAR_JSON_OBJECT,
+        [QUERN_REGEX] = GRAMMAR_REGEX,
+        [QUERN_EBNF] = GRAMMAR_EBNF,
+        [QUERN_CHOICE] = GRAMMAR_CHOICE};
+    *out = NULL;
+    if (a->grammar_kind == QUERN_ANY)
+        return OK;
+    if (a->grammar_kind < 0 || a->grammar_kind >= (int)COUNT_OF(kinds))
+        return FAIL(e, ERR_INVALID, "grammar_kind %d is not known", a->grammar_kind);
+    if (a->grammar == NULL && a->grammar_kind != QUERN_JSON_OBJECT)
+        return FAIL(e, ERR_INVALID, "a grammar_kind needs a grammar");
+    if (s->grammar_vocab == NULL)
+        return FAIL(e, ERR_UNSUPPORTED, "the model has no tokenizer, and grammars are about text");
+    const struct grammar_source src = {
+        .kind = kinds[a->grammar_kind], .text = str_of(a->grammar != NULL ? a->grammar : "")};
+    return grammar_compile(&src, s->grammar_vocab, out, e);
+}
+
 static enum err make_request(struct quern_client *c, const struct quern_ask *a, struct request **out, struct error *e)
 {
     const struct serving *s = &c->q->serving;
@@ -337,9 +358,13 @@ static enum err make_request(struct quern_client *c, const struct quern_ask *a, 
     TRY(sample_params_check(&o.sample, s->config.vocab, e));
     TRY(serving_spec(s, SPEC_METHODS, 0, &o, e));
     TRY(make_stops(a, &o.stops, e));
-    const enum err err = request_new(&o, out, e);
-    if (err != OK)
+    enum err err = make_grammar(s, a, &o.grammar, e);
+    if (err == OK)
+        err = request_new(&o, out, e);
+    if (err != OK) {
         stop_set_free(o.stops);
+        grammar_unref(o.grammar);
+    }
     return err;
 }
 

@@ -40,6 +40,8 @@ struct fake_runner {
     struct cell *cells, *host; /* [blocks][block_tokens] */
     struct flight flights[2];  /* by step parity */
     uint64_t free_ns;          /* the device is free from then on */
+    uint64_t *mask;            /* a bit per id */
+    struct grammar_walk *walk; /* behind guesses */
 };
 
 static uint64_t mix(uint64_t chain, uint64_t token, uint64_t pos)
@@ -124,7 +126,8 @@ static enum err gather(
     const struct flight *before = &f->flights[(p->step - 1) & 1];
     for (uint32_t i = 0; before->step == p->step - 1 && i < before->n; i++)
         if (before->tokens[i].slot == slot) {
-            *token = before->tokens[i].id;
+            /* where nothing was chosen its sequence is about to end, and any will do */
+            *token = before->tokens[i].id < STEP_ID_OVER ? before->tokens[i].id : 0;
             return OK;
         }
     return FAIL(e, ERR_INTERNAL, "step %llu: slot %u waits for a token that the step before does not choose",
@@ -226,32 +229,32 @@ static enum err fake_forward(struct runner *r, const struct plan *p, const struc
 /* ---- choosing -----------------------------------------------------------------------------------------------------
  */
 
-static bool is_out(const struct slot_view *v, uint32_t id)
+static bool is_out(const struct slot_view *v, struct row_mask mask, uint32_t id)
 {
-    for (uint32_t i = 0; i < v->n_banned; i++)
+    for (uint32_t i = 0; i < v->n_banned && !mask.is_forced; i++)
         if (v->banned[i] == id)
             return true;
-    const uint64_t *allowed = v->request->o.allowed;
-    return allowed != NULL && (allowed[id / 64] >> (id % 64) & 1) == 0;
+    return mask.bits != NULL && (mask.bits[id / 64] >> (id % 64) & 1) == 0;
 }
 
-uint32_t fake_choose(const struct fake_runner_options *o, const struct slot_view *v, uint64_t chain)
+uint32_t fake_choose(
+    const struct fake_runner_options *o, const struct slot_view *v, uint64_t chain, struct row_mask mask)
 {
     const struct sample_params *p = &v->choice->sample;
     const uint64_t h = p->temperature == 0.0f ? chain : mix(mix(chain, p->seed, p->choice), v->output_index, 0);
     uint32_t id = (uint32_t)(h >> 20) % o->vocab;
     if (o->eos_every != 0 && h % o->eos_every == 0)
         id = o->eos_id;
-    const uint64_t *allowed = v->request->o.allowed;
+    const uint64_t *allowed = mask.bits;
     for (uint32_t tries = 0; tries < o->vocab;) {
-        if (!is_out(v, id))
+        if (!is_out(v, mask, id))
             return id;
         /* a word of the mask without a bit is passed in one go */
         const uint32_t step = allowed != NULL && id % 64 == 0 && allowed[id / 64] == 0 ? MIN(64u, o->vocab - id) : 1;
         tries += step;
         id = (id + step) % o->vocab;
     }
-    return UINT32_MAX;
+    return STEP_ID_NONE;
 }
 
 /* The context is this request's own, token by token. */
@@ -286,17 +289,26 @@ static void choose_seq(const struct fake_runner *f, const struct plan *p, const 
     const struct slot_view *v, const uint64_t *chain, struct flight *fl)
 {
     const int32_t *guess = plan_token(p) + s->first_row + s->n_rows - s->n_spec;
+    const struct grammar_walk *walk = v->request != NULL ? v->choice->walk : NULL;
     for (uint32_t i = 0; i <= s->n_spec; i++) {
         const uint32_t k = fl->n++;
         fl->tokens[k] = (struct step_token){.slot = s->slot};
         if (v->request == NULL) /* it has ended: any token will do */
             return;
         const struct slot_view at = slot_view_later(v, i);
-        fl->tokens[k].id = fake_choose(&f->o, &at, chain[i]);
+        const struct row_mask mask = choose_mask(&at, walk, f->mask, f->o.vocab);
+        fl->tokens[k].id = fake_choose(&f->o, &at, chain[i], mask);
+        if (fl->tokens[k].id == STEP_ID_NONE)
+            fl->tokens[k].id = choose_none(&at, walk, mask, f->o.vocab);
         if (v->request->o.want_logprobs || v->request->o.n_top > 0)
             fill_logprobs(fl, k, chain[i], v, f);
         if (i < s->n_spec && guess[i] != (int32_t)fl->tokens[k].id)
             return;
+        if (walk != NULL && i == 0)
+            grammar_walk_copy(f->walk, walk);
+        if (walk != NULL && i < s->n_spec && grammar_accept(f->walk, fl->tokens[k].id, &(struct error){0}) != OK)
+            return; /* an end token: nothing follows */
+        walk = walk != NULL ? f->walk : NULL;
     }
 }
 
@@ -344,6 +356,8 @@ static void fake_close(struct runner *r)
     }
     mem_free(f->cells);
     mem_free(f->host);
+    mem_free(f->mask);
+    mem_free(f->walk);
     mem_free(f);
 }
 
@@ -369,7 +383,9 @@ enum err fake_runner_open(const struct fake_runner_options *o, const struct runn
     f->n_host_blocks = n_host_blocks;
     f->cells = mem_array((size_t)n_blocks * block_tokens, sizeof *f->cells);
     f->host = mem_array((size_t)n_host_blocks * block_tokens, sizeof *f->host);
-    bool ok = f->cells != NULL && f->host != NULL;
+    f->mask = mem_array((o->vocab + 63) / 64, sizeof *f->mask);
+    f->walk = mem_zalloc(grammar_walk_bytes());
+    bool ok = f->cells != NULL && f->host != NULL && f->mask != NULL && f->walk != NULL;
     for (size_t i = 0; i < COUNT_OF(f->flights); i++) {
         struct flight *fl = &f->flights[i];
         fl->chain = mem_array(l->out_max, sizeof *fl->chain);

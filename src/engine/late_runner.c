@@ -14,6 +14,7 @@ struct kept { /* what a step knows of one slot */
     uint32_t slot;
     struct request *request; /* our own copy, arrays included; NULL: it had ended */
     struct slot_view view;
+    struct grammar *grammar; /* a reference of our own */
     struct arena arena;
 };
 
@@ -58,6 +59,7 @@ static enum err keep(struct kept *k, const struct slot_view *v, struct error *e)
     arena_init(&k->arena, SIZE_MAX);
     k->view = *v;
     k->request = NULL;
+    k->grammar = NULL;
     if (v->request == NULL)
         return OK;
     struct arena *a = &k->arena;
@@ -78,21 +80,32 @@ static enum err keep(struct kept *k, const struct slot_view *v, struct error *e)
     c->history = v->choice->history;
     c->history.ids = copy_of(a, c->history.ids, c->history.cap, sizeof *c->history.ids);
     c->history.counts = copy_of(a, c->history.counts, c->history.cap, sizeof *c->history.counts);
+    if (o->grammar != NULL) {
+        c->walk = arena_take(a, grammar_walk_bytes());
+        if (c->walk == NULL)
+            return FAIL(e, ERR_NOMEM, "no memory to copy a request");
+        grammar_walk_copy(c->walk, v->choice->walk);
+        grammar_ref(o->grammar);
+        k->grammar = o->grammar;
+    }
+    r->o.stop_ids = copy_of(a, o->stop_ids, o->n_stop_ids, sizeof *o->stop_ids);
     c->ids = copy_of(a, v->choice->ids, n_out, sizeof *c->ids);
     atomic_init(&c->n_out, n_out);
     k->view.banned = copy_of(a, v->banned, v->n_banned, sizeof *v->banned);
     k->view.request = k->request = r;
     k->view.choice = c;
-    if (r->o.prompt == NULL || c->history.ids == NULL || c->history.counts == NULL || c->ids == NULL ||
-        k->view.banned == NULL)
+    if (r->o.prompt == NULL || r->o.stop_ids == NULL || c->history.ids == NULL || c->history.counts == NULL ||
+        c->ids == NULL || k->view.banned == NULL)
         return FAIL(e, ERR_NOMEM, "no memory to copy a request");
     return OK;
 }
 
 static void forget(struct late_step *s)
 {
-    for (uint32_t i = 0; i < s->n_kept; i++)
+    for (uint32_t i = 0; i < s->n_kept; i++) {
+        grammar_unref(s->kept[i].grammar);
         arena_fini(&s->kept[i].arena);
+    }
     s->n_kept = 0;
 }
 
@@ -121,7 +134,7 @@ static enum err fill_flying(const struct late_runner *l, struct plan *p, struct 
             return FAIL(e, ERR_INTERNAL, "step %llu: slot %u waits for a token that the step before does not choose",
                 (unsigned long long)p->step, slot);
         /* a row of nothing but NaN has no token; its sequence is about to end, and any will do */
-        plan_token(p)[row] = l->before[i].id == UINT32_MAX ? 0 : (int32_t)l->before[i].id;
+        plan_token(p)[row] = l->before[i].id >= STEP_ID_OVER ? 0 : (int32_t)l->before[i].id;
     }
     return OK;
 }

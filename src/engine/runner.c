@@ -6,6 +6,10 @@
  * fetched first. Which way a row goes never changes its token. The rows of a sequence with guesses are one piece of
  * work, row after row, until a guess is wrong.
  *
+ * Grammars. A row's mask is made by the worker that chooses its token; where rows have to be fetched, all masks are
+ * made first, while the device computes. Either way the walk stands behind the newest token, since the step before has
+ * been committed by then. Behind a guess that was right it is a copy that goes on.
+ *
  * Swap space is plain host memory here: a block goes there and comes back in one copy. */
 #include "engine/runner.h"
 #include "base/clock.h"
@@ -17,8 +21,9 @@
 
 struct row_job { /* one output row; the first of a sequence with guesses stands for all */
     const struct plan_seq *seq;
-    bool samples;
-    uint32_t i; /* into the tokens or the prompts of the result; tokens of guesses follow */
+    bool samples, has_mask;
+    struct row_mask mask; /* of its first row, when it was made before the rows were there */
+    uint32_t i;           /* into the tokens or the prompts of the result; tokens of guesses follow */
     uint32_t pos;
     struct slot_view view;
 };
@@ -35,8 +40,12 @@ struct model_runner {
     struct batch_seq *seqs;
     uint32_t *src, *dst;       /* [copies_max] */
     struct sampler **samplers; /* [n_workers] */
-    float *row;                /* [vocab], where logits must be fetched */
-    struct row_job *jobs;      /* [out_max] */
+    uint64_t *masks;           /* [out_max][mask_words] */
+    uint32_t mask_words;
+    unsigned char *walks; /* [n_workers][walk_bytes]: for the grammars of sequences with guesses */
+    size_t walk_bytes;
+    float *row;           /* [vocab], where logits must be fetched */
+    struct row_job *jobs; /* [out_max] */
     uint32_t n_jobs;
     bool wants_best;
     uint32_t *best;              /* [out_max] */
@@ -44,10 +53,7 @@ struct model_runner {
     struct step_token *tokens;   /* [out_max]; slot SLOT_UNUSED: behind a wrong guess */
     struct step_prompt *prompts; /* [out_max] */
     struct token_logprob *token_top, *prompt_top;
-    uint32_t n_tokens, n_prompts, n_pools;
-    uint32_t n_hidden;
-    float *hidden;           /* [rows_max][n_hidden]; pages that no request for a vector has touched cost nothing */
-    struct step_pool *pools; /* [seqs_max] */
+    uint32_t n_tokens, n_prompts;
     struct clock clock;
     uint64_t start_ns, cost_ns, step;
 };
@@ -178,22 +184,34 @@ static bool is_guessed(const struct plan *p, const struct plan_seq *s, uint32_t 
 }
 
 /* The tokens of a sequence: one, or as many as its guesses hold and one more. */
-static void choose(struct model_runner *m, const struct row_job *j, const float *logits, struct sampler *sampler)
+static void choose(struct model_runner *m, const struct row_job *j, const float *logits, uint32_t worker)
 {
     const uint32_t slot = j->seq->slot, first = (uint32_t)(j - m->jobs);
+    const struct grammar_walk *walk = j->view.choice->walk;
+    struct grammar_walk *later = (struct grammar_walk *)(void *)(m->walks + worker * m->walk_bytes);
+    uint64_t *room = m->masks + (size_t)first * m->mask_words;
     uint32_t chosen[SPEC_K_MAX + 1];
     for (uint32_t i = 0;; i++) {
         struct step_token *t = &m->tokens[j->i + i];
         struct sample_result got = {.top = t->top};
         struct error e = {0};
         t->slot = slot;
-        if (choose_token(sampler, logits, &j->view, chosen, i, m->l.top_max, &got, &e) != OK)
-            return; /* nothing to choose from: the request ends by itself */
+        const struct slot_view at = slot_view_later(&j->view, i);
+        const struct row_mask mask = i == 0 && j->has_mask ? j->mask : choose_mask(&at, walk, room, m->vocab);
+        if (choose_token(m->samplers[worker], logits, &j->view, chosen, i, mask, m->l.top_max, &got, &e) != OK) {
+            t->id = choose_none(&at, walk, mask, m->vocab); /* the request ends by itself */
+            return;
+        }
         t->id = chosen[i] = got.id;
         t->logprob = got.logprob;
         t->n_top = got.n_top;
         if (i == j->seq->n_spec || !is_guessed(m->plan, j->seq, i, got.id))
             return;
+        if (walk != NULL && i == 0)
+            grammar_walk_copy(later, walk);
+        if (walk != NULL && grammar_accept(later, got.id, &e) != OK)
+            return; /* an end token: nothing follows */
+        walk = walk != NULL ? later : NULL;
         logits = decoder_lend_logits(m->d, first + i + 1);
         if (logits == NULL) {
             if (decoder_read_logits(m->d, first + i + 1, m->row, &e) != OK)
@@ -233,7 +251,7 @@ static void run_job(void *ctx, uint32_t out, uint32_t worker)
     const float *logits = decoder_lend_logits(m->d, out);
     logits = logits != NULL ? logits : m->row;
     if (j->samples)
-        choose(m, j, logits, m->samplers[worker]);
+        choose(m, j, logits, worker);
     else
         score(m, j, logits, m->samplers[worker]);
 }
@@ -243,6 +261,12 @@ static enum err sample_rows(struct model_runner *m, struct error *e)
     if (m->n_jobs > 0 && decoder_lend_logits(m->d, 0) != NULL) {
         decoder_host_run(m->d, m->n_jobs, run_job, m);
         return OK;
+    }
+    for (uint32_t i = 0; i < m->n_jobs; i++) { /* the device is still at work */
+        struct row_job *j = &m->jobs[i];
+        j->has_mask = j->view.request != NULL && j->samples && j->view.choice->walk != NULL;
+        if (j->has_mask)
+            j->mask = choose_mask(&j->view, j->view.choice->walk, m->masks + (size_t)i * m->mask_words, m->vocab);
     }
     for (uint32_t i = 0; i < m->n_jobs; i++) {
         if (m->jobs[i].view.request == NULL)
@@ -268,29 +292,6 @@ static void take_best(struct model_runner *m)
     }
 }
 
-/* Hidden states for those who asked for a vector. */
-static enum err read_pools(struct model_runner *m, const struct plan *p, const struct slots *slots, struct error *e)
-{
-    uint32_t n_rows = 0;
-    m->n_pools = 0;
-    for (uint32_t i = 0; i < p->n_seqs; i++) {
-        const struct plan_seq *s = &plan_seqs(p)[i];
-        struct slot_view v;
-        slots->view(slots->ctx, s->slot, &v);
-        if (v.request == NULL || v.request->o.pool == POOL_NONE)
-            continue;
-        const uint32_t n_prompt = v.request->o.n_prompt, end = MIN(s->first_pos + s->n_rows, n_prompt);
-        const uint32_t from = v.request->o.pool == POOL_LAST ? MAX(n_prompt - 1, s->first_pos) : s->first_pos;
-        if (from >= end)
-            continue;
-        float *rows = m->hidden + (size_t)n_rows * m->n_hidden;
-        TRY(decoder_read_hidden(m->d, s->first_row + (from - s->first_pos), end - from, rows, e));
-        m->pools[m->n_pools++] = (struct step_pool){.slot = s->slot, .pos = from, .n_rows = end - from, .rows = rows};
-        n_rows += end - from;
-    }
-    return OK;
-}
-
 /* What lies behind a wrong guess was never chosen. */
 static void drop_unused(struct model_runner *m)
 {
@@ -312,7 +313,6 @@ static enum err model_sample(struct runner *r, const struct plan *p, const struc
     } else
         TRY(sample_rows(m, e));
     drop_unused(m);
-    TRY(read_pools(m, p, slots, e));
     m->step = p->step;
     m->cost_ns = clock_now(&m->clock) - m->start_ns;
     return OK;
@@ -328,9 +328,7 @@ static enum err model_wait(struct runner *r, const struct plan *p, struct step_r
         .n = m->n_tokens,
         .tokens = m->tokens,
         .n_prompts = m->n_prompts,
-        .prompts = m->prompts,
-        .n_pools = m->n_pools,
-        .pools = m->pools};
+        .prompts = m->prompts};
     return OK;
 }
 
@@ -343,6 +341,8 @@ static void model_close(struct runner *r)
     for (uint32_t i = 0; m->samplers != NULL && i < m->n_workers; i++)
         sampler_free(m->samplers[i]);
     mem_free(m->samplers);
+    mem_free(m->masks);
+    mem_free(m->walks);
     mem_free(m->host);
     mem_free(m->seqs);
     mem_free(m->src);
@@ -354,8 +354,6 @@ static void model_close(struct runner *r)
     mem_free(m->prompts);
     mem_free(m->token_top);
     mem_free(m->prompt_top);
-    mem_free(m->hidden);
-    mem_free(m->pools);
     mem_free(m);
 }
 
@@ -374,11 +372,11 @@ static enum err make_room(struct model_runner *m, struct error *e)
     m->token_top = mem_array((size_t)l->out_max * l->top_max, sizeof *m->token_top);
     m->prompt_top = mem_array((size_t)l->out_max * l->top_max, sizeof *m->prompt_top);
     m->samplers = mem_array(m->n_workers, sizeof(struct sampler *));
-    m->hidden = mem_array((size_t)l->rows_max * m->n_hidden, sizeof *m->hidden);
-    m->pools = mem_array(l->seqs_max, sizeof *m->pools);
+    m->masks = mem_array((size_t)l->out_max * m->mask_words, sizeof *m->masks);
+    m->walks = mem_array(m->n_workers, m->walk_bytes);
     if (m->host == NULL || m->seqs == NULL || m->src == NULL || m->dst == NULL || m->row == NULL || m->jobs == NULL ||
         m->best == NULL || m->tokens == NULL || m->prompts == NULL || m->token_top == NULL || m->prompt_top == NULL ||
-        m->samplers == NULL || m->hidden == NULL || m->pools == NULL)
+        m->samplers == NULL || m->masks == NULL || m->walks == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for a runner with %u host blocks", m->n_host_blocks);
     for (uint32_t i = 0; i < m->n_workers; i++)
         TRY(sampler_new(m->vocab, &m->samplers[i], e));
@@ -403,10 +401,11 @@ enum err model_runner_open(
     m->d = d;
     m->l = *l;
     m->vocab = decoder_vocab(d);
-    m->n_hidden = decoder_hidden(d);
     m->n_host_blocks = n_host_blocks;
     m->n_workers = decoder_host_workers(d);
     m->block_bytes = decoder_block_bytes(d);
+    m->mask_words = (m->vocab + 63) / 64;
+    m->walk_bytes = (grammar_walk_bytes() + 63) / 64 * 64; /* a line of its own for each */
     clock_init(&m->clock);
     const enum err err = make_room(m, e);
     if (err != OK) {

@@ -18,6 +18,7 @@
 #ifndef ENGINE_RUNNER_H
 #define ENGINE_RUNNER_H
 
+#include "engine/choose.h"
 #include "sched/sched.h"
 
 struct runner;
@@ -71,10 +72,12 @@ enum err fake_runner_open(const struct fake_runner_options *o, const struct runn
     uint32_t n_host_blocks, uint32_t block_tokens, struct runner **out, struct error *e) MUST_CHECK;
 
 /* The fake runner as a pure function, for what a request gets when it runs alone: the hash of a context, token by
- * token, and the token chosen behind it. Of the view, request, choice, output_index and banned ids matter. */
+ * token, and the token chosen behind it. Of the view, request, choice, output_index and banned ids matter. mask:
+ * choose.h. */
 uint64_t fake_chain_start(uint32_t adapter);
 uint64_t fake_chain_add(uint64_t chain, uint32_t token, uint32_t pos);
-uint32_t fake_choose(const struct fake_runner_options *o, const struct slot_view *v, uint64_t chain);
+uint32_t fake_choose(
+    const struct fake_runner_options *o, const struct slot_view *v, uint64_t chain, struct row_mask mask);
 
 /* Takes the inner runner over. */
 enum err late_runner_open(

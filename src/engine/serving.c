@@ -163,6 +163,9 @@ static enum err open_text(struct serving *s, const struct serving_options *o, st
     add_stop_id(s, roles->eos);
     add_stop_id(s, roles->eot);
     add_stop_id(s, roles->eom);
+    struct vocab_view vocab = *tok_vocab(s->tok); /* only what the model can choose */
+    vocab.n = MIN(vocab.n, s->config.vocab);
+    TRY(grammar_vocab_new(&vocab, &s->grammar_vocab, e));
     TRY(model_chat_open(s->source, &s->chats, e));
     return chat_set_count(s->chats) > 0 ? chat_set_pick(s->chats, NULL, false, &s->chat, e) : OK;
 }
@@ -355,6 +358,7 @@ void serving_close(struct serving *s)
     dummy_free(s->dummy);
     serving_draft_close(s);
     chat_set_free(s->chats);
+    grammar_vocab_free(s->grammar_vocab);
     tok_free(s->tok);
     model_source_close(s->source);
     memset(s, 0, sizeof *s);

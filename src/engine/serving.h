@@ -70,10 +70,11 @@ struct serving {
     uint32_t spec_k, ngram_min, ngram_max;
     struct serving_draft *draft; /* NULL when no model guesses */
 
-    struct tok *tok;                  /* NULL with a built-in dummy shape */
-    struct chat_set *chats;           /* NULL or empty when the model has none */
-    const struct chat_template *chat; /* the default one; NULL when the model has none */
-    uint32_t n_stop_ids;              /* any of them ends an answer */
+    struct tok *tok;                     /* NULL with a built-in dummy shape */
+    struct chat_set *chats;              /* NULL or empty when the model has none */
+    struct grammar_vocab *grammar_vocab; /* NULL with a built-in dummy shape */
+    const struct chat_template *chat;    /* the default one; NULL when the model has none */
+    uint32_t n_stop_ids;                 /* any of them ends an answer */
     uint32_t stop_ids[SERVING_STOP_IDS_MAX];
 
     struct clock own_clock, *clock;

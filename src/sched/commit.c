@@ -26,6 +26,8 @@ static enum req_end token_ends(struct seq *q, uint32_t id)
     const struct request_options *o = &q->request->o;
     if (is_stop_id(o, id))
         return END_EOS;
+    if (q->choice->walk != NULL && grammar_accept(q->choice->walk, id, &q->request->error) != OK)
+        return END_FAILED;
     if (o->vocab != NULL) {
         if (detok_feed(&q->choice->stop_state, id, NULL, &q->request->error) != OK)
             return END_FAILED;
@@ -79,15 +81,16 @@ static enum req_end token_take(struct sched *s, struct seq *q, const struct step
 static bool is_forced(struct seq *q, uint32_t *id)
 {
     struct choice *c = q->choice;
-    if (c->n_script == 0 && c->think_left == 0) {
+    if (c->n_script > 0) {
+        *id = *c->script++;
+        c->n_script--;
+        return true;
+    }
+    if (c->think_left == 0) {
         *id = q->request->o.think_end;
         return true;
     }
-    if (c->n_script == 0)
-        return false;
-    *id = *c->script++;
-    c->n_script--;
-    return true;
+    return c->walk != NULL && request_jumps(&q->request->o) && grammar_jump(c->walk, id);
 }
 
 /* Append what the grammar forces. A flying step has its last row at the token before that: it is right to compute it,

@@ -81,6 +81,8 @@ static void lay_choice(struct layer *l, const struct request_options *o, struct 
         made.history.ids = lay(l, made.history.cap, sizeof *made.history.ids);
         made.history.counts = lay(l, made.history.cap, sizeof *made.history.counts);
     }
+    if (o->grammar != NULL)
+        made.walk = lay(l, 1, grammar_walk_bytes());
     if (o->spec == SPEC_NGRAM) {
         struct ngram_index *x = &made.ngram;
         x->n_max = o->n_prompt + o->max_tokens;
@@ -112,7 +114,6 @@ static struct request *lay_request(struct layer *l, const struct request_options
         if (o->n_top > 0)
             ptop = lay(l, (size_t)o->n_prompt * o->n_top, sizeof *ptop);
     }
-    double *pooled = o->pool != POOL_NONE ? lay(l, o->n_hidden, sizeof *pooled) : NULL;
     struct choice *choices = lay(l, o->n_choices, sizeof *choices);
     for (uint32_t i = 0; i < o->n_choices; i++)
         lay_choice(l, l->p != NULL ? &in : o, choices != NULL ? &choices[i] : NULL, i);
@@ -127,7 +128,6 @@ static struct request *lay_request(struct layer *l, const struct request_options
     r->o = in;
     r->prompt_logprobs = plp;
     r->prompt_top = ptop;
-    r->pooled = pooled;
     r->n_choices = o->n_choices;
     r->choices = choices;
     return r;
@@ -170,7 +170,8 @@ static enum err check_options(const struct request_options *o, struct error *e)
     return OK;
 }
 
-/* What the ids before the first chosen one leave behind: penalties see all of them, stops only resumed output. */
+/* What the ids before the first chosen one leave behind: penalties see all of them, stops and grammars only resumed
+ * output. */
 static enum err prime_choice(const struct request *r, struct choice *c, struct error *e)
 {
     const struct request_options *o = &r->o;
@@ -178,6 +179,11 @@ static enum err prime_choice(const struct request *r, struct choice *c, struct e
     c->think_left = o->think_budget > 0 && o->is_thinking ? o->think_budget : THINK_OFF;
     for (uint32_t i = 0; c->history.cap > 0 && i < o->n_prompt; i++)
         sample_history_add(&c->history, o->prompt[i], i >= n_given);
+    if (c->walk != NULL) {
+        grammar_walk_init(c->walk, o->grammar);
+        for (uint32_t i = n_given; i < o->n_prompt; i++)
+            TRY(grammar_accept(c->walk, o->prompt[i], e));
+    }
     if (c->ngram.cap > 0) /* here, on the asker's thread, rather than on the engine's */
         ngram_enter(&c->ngram, &(struct ngram_text){.prompt = o->prompt, .n_prompt = o->n_prompt});
     if (o->vocab == NULL)
@@ -212,7 +218,7 @@ enum err request_new(const struct request_options *o, struct request **out, stru
         err = prime_choice(r, &r->choices[i], e);
     }
     if (err != OK) {
-        mem_free(r); /* the stops are still the asker's */
+        mem_free(r); /* stops and grammar are still the asker's */
         return err;
     }
     *out = r;
@@ -224,6 +230,7 @@ void request_free(struct request *r)
     if (r == NULL)
         return;
     stop_set_free(r->o.stops);
+    grammar_unref(r->o.grammar);
     mem_free(r);
 }
 

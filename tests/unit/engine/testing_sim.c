@@ -199,9 +199,14 @@ static enum err submit(struct sim *m, struct error *e)
     o.ttft_target_ns = dice_one_in(d, 2) ? (1 + dice_below(d, 20)) * NS_PER_S : 0;
     draw_moods(m, &a, &o);
     TRY(draw_stops(m, &o, e));
+    if (dice_one_in(d, 4))
+        o.grammar = sim_grammar(dice_below(d, SIM_GRAMMARS));
+    if (o.grammar != NULL)
+        grammar_ref(o.grammar);
     enum err err = request_new(&o, &a.r, e);
     if (err != OK) {
         stop_set_free(o.stops);
+        grammar_unref(o.grammar);
         return err;
     }
     a.client = dice_below(d, m->c->n_clients);
@@ -593,6 +598,7 @@ static enum err check_leaks(struct sim *m, struct error *e)
     m->mine.preempted_swap += s.sched.preempted_swap;
     m->mine.preempted_recompute += s.sched.preempted_recompute;
     m->mine.surplus_rows += s.sched.surplus_rows;
+    m->mine.jumped += s.sched.jumped_tokens;
     m->mine.copied += s.kv.copied;
     m->mine.hits += s.kv.exact + s.kv.prefix;
     m->mine.evicted += s.kv.evicted;
@@ -686,6 +692,7 @@ static void add_totals(struct sim_totals *t, const struct sim_totals *x)
     t->preempted_swap += x->preempted_swap, t->preempted_recompute += x->preempted_recompute;
     t->copied += x->copied, t->hits += x->hits, t->evicted += x->evicted, t->breaks += x->breaks;
     t->fair_pairs += x->fair_pairs;
+    t->jumped += x->jumped;
     t->guesses += x->guesses, t->guesses_held += x->guesses_held;
     t->wait_worst = MAX(t->wait_worst, x->wait_worst);
     t->fair_worst = MAX(t->fair_worst, x->fair_worst);

@@ -23,6 +23,8 @@
 
 #define SIM_TENANTS_MAX 6
 #define SIM_CLIENTS_MAX 3
+#define SIM_GRAMMARS    4
+#define SIM_VOCAB       200
 
 /* Guesses of a proposer that knows the truth: said, never said, mostly said, or with ids that are no tokens. */
 enum script { SCRIPT_RIGHT, SCRIPT_WRONG, SCRIPT_MIXED, SCRIPT_OUTSIDE };
@@ -63,6 +65,7 @@ struct sim_totals {
     uint64_t steps, rows, output_tokens, compared_tokens;
     uint64_t preempted_swap, preempted_recompute, copied, hits, evicted, surplus_rows, breaks, pauses;
     uint64_t guesses, guesses_held;
+    uint64_t jumped;     /* tokens that grammars forced */
     uint64_t fair_pairs; /* intervals in which two tenants were compared */
     double wait_worst;   /* share of the bound */
     double fair_worst;   /* share of the bound */
@@ -114,5 +117,6 @@ enum err sim_compare(const struct request *r, const struct fake_runner_options *
 
 /* What tokens mean as text, for stop strings: id i is two letters. */
 const struct vocab_view *sim_vocab(uint32_t n);
+struct grammar *sim_grammar(uint32_t i); /* one of SIM_GRAMMARS, over the fake runner's tokens */
 
 #endif

@@ -2,6 +2,8 @@
  * context and the request's own parameters, so "alone" is computed here, in a loop without a scheduler. */
 #include "testing_sim.h"
 
+#include "base/mem.h"
+
 #include <pthread.h>
 
 #define VOCAB_MAX 1024
@@ -29,6 +31,40 @@ const struct vocab_view *sim_vocab(uint32_t n)
     return &vocab_all;
 }
 
+static struct grammar *grammars[SIM_GRAMMARS];
+static pthread_once_t grammars_once = PTHREAD_ONCE_INIT;
+
+/* Token i of the fake runner's 200 is the letter i % 26 and then the letter i / 26. */
+static void grammars_make(void)
+{
+    static const struct {
+        enum grammar_kind kind;
+        const char *text;
+    } sources[SIM_GRAMMARS] = {
+        {GRAMMAR_REGEX, "aabacaea([a-z]a){1,12}gahaiajakama([a-z]b)*"},
+        {GRAMMAR_CHOICE, "[\"aabaca\",\"aabagahaiaja\",\"zaya\"]"},
+        {GRAMMAR_REGEX, "([a-m]c|nadbebfbgb)*"},
+        {GRAMMAR_EBNF, "root ::= \"aa\" (root | [b-z] \"c\"){0,3} \"bbcbdb\""},
+    };
+    struct grammar_vocab *v;
+    struct vocab_view some = *sim_vocab(SIM_VOCAB);
+    struct error e = {0};
+    some.n = SIM_VOCAB;
+    if (grammar_vocab_new(&some, &v, &e) != OK)
+        return;
+    for (uint32_t i = 0; i < SIM_GRAMMARS; i++) {
+        const struct grammar_source src = {.kind = sources[i].kind, .text = str_of(sources[i].text)};
+        if (grammar_compile(&src, v, &grammars[i], &e) != OK)
+            grammars[i] = NULL;
+    }
+}
+
+struct grammar *sim_grammar(uint32_t i)
+{
+    pthread_once(&grammars_once, grammars_make);
+    return grammars[i % SIM_GRAMMARS];
+}
+
 static bool has_id(const uint32_t *ids, uint32_t n, uint32_t id)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -50,8 +86,9 @@ static enum req_end end_alone(const struct request *r, struct detok *d, uint32_t
     return END_NONE;
 }
 
-static enum err compare_choice(const struct request *r, uint32_t i_choice, const struct fake_runner_options *fake,
-    uint32_t context_max, uint64_t *n_compared, enum req_end *alone, struct error *e)
+static enum err compare_walk(const struct request *r, uint32_t i_choice, const struct fake_runner_options *fake,
+    uint32_t context_max, uint64_t *room, struct grammar_walk **walk, uint64_t *n_compared, enum req_end *alone,
+    struct error *e)
 {
     const struct request_options *const o = &r->o;
     struct choice *const c = &r->choices[i_choice];
@@ -63,7 +100,15 @@ static enum err compare_choice(const struct request *r, uint32_t i_choice, const
     for (uint32_t i = 0; i < o->n_prompt; i++)
         chain = fake_chain_add(chain, o->prompt[i], i);
     *alone = END_NONE;
-    for (uint32_t i = 0; i < n_out; i++) {
+    if (o->grammar != NULL) {
+        *walk = mem_zalloc(grammar_walk_bytes());
+        if (*walk == NULL)
+            return FAIL(e, ERR_NOMEM, "no memory to compare");
+        grammar_walk_init(*walk, o->grammar);
+    }
+    for (uint32_t i = 0; i <= n_out; i++) {
+        if (i == n_out && (*alone != END_NONE || *walk == NULL || atomic_load(&c->end) != END_EOS))
+            break;
         if (*alone != END_NONE)
             return FAIL(e, ERR_INTERNAL, "choice %u has %u tokens; alone it ends after %u (%s)", i_choice, n_out, i,
                 req_end_name(*alone));
@@ -74,15 +119,33 @@ static enum err compare_choice(const struct request *r, uint32_t i_choice, const
             .output_index = i + o->n_resume,
             .banned = o->banned_ids,
             .n_banned = o->n_banned_ids + (is_early ? o->n_stop_ids : 0)};
-        const uint32_t want = fake_choose(fake, &v, chain);
+        const struct row_mask mask = choose_mask(&v, *walk, room, fake->vocab);
+        const uint32_t want = fake_choose(fake, &v, chain, mask);
+        if (i == n_out) { /* it may be over, with nothing to say so */
+            if (want == STEP_ID_NONE && choose_none(&v, *walk, mask, fake->vocab) == STEP_ID_OVER)
+                *alone = END_EOS;
+            break;
+        }
         if (c->ids[i] != want)
             return FAIL(
                 e, ERR_INTERNAL, "choice %u has token %u at %u; alone it gets %u", i_choice, c->ids[i], i, want);
         chain = fake_chain_add(chain, want, o->n_prompt + i);
         *alone = end_alone(r, &d, i, want, context_max);
+        if (*walk != NULL && *alone != END_EOS)
+            TRY(grammar_accept(*walk, want, e));
         ++*n_compared;
     }
     return OK;
+}
+
+static enum err compare_choice(const struct request *r, uint32_t i_choice, const struct fake_runner_options *fake,
+    uint32_t context_max, uint64_t *n_compared, enum req_end *alone, struct error *e)
+{
+    uint64_t room[VOCAB_MAX / 64];
+    struct grammar_walk *walk = NULL;
+    const enum err err = compare_walk(r, i_choice, fake, context_max, room, &walk, n_compared, alone, e);
+    mem_free(walk);
+    return err;
 }
 
 static bool can_be(enum req_end end, const struct request *r, const struct sim_facts *f)

@@ -87,7 +87,7 @@ static void draw_machine(struct sim_config *c, struct dice *d)
         .prefix_cache = s->prefix_cache};
     if (dice_one_in(d, 8)) /* some requests that the context allows can never run */
         c->kv.n_blocks = one / 2 + 1;
-    c->fake.vocab = 200;
+    c->fake.vocab = SIM_VOCAB;
     c->fake.eos_id = 3;
     c->fake.eos_every = (uint32_t)PICK(d, 0, 20, 100);
     c->fake.check_kv = true;

@@ -10,13 +10,17 @@ struct script_proposer {
     enum script script;
     struct fake_runner_options fake;
     uint64_t seed, n_asks;
+    struct grammar_walk *walk; /* behind what was guessed so far */
 };
 
 /* What the fake runner chooses behind the known tokens and those guessed so far. */
 static uint32_t truth(const struct script_proposer *p, const struct slot_view *v, uint64_t chain, uint32_t i)
 {
+    uint64_t room[SIM_VOCAB / 64 + 1];
     const struct slot_view at = slot_view_later(v, i);
-    return fake_choose(&p->fake, &at, chain);
+    const struct grammar_walk *const walk = v->choice->walk != NULL ? p->walk : NULL;
+    assert(p->fake.vocab <= SIM_VOCAB);
+    return fake_choose(&p->fake, &at, chain, choose_mask(&at, walk, room, p->fake.vocab));
 }
 
 static uint64_t chain_of(const struct spec_ask *a)
@@ -41,6 +45,8 @@ static enum err script_propose(struct proposer *base, const struct spec_ask *ask
         struct slot_view v;
         slots->view(slots->ctx, a->slot, &v);
         uint64_t chain = chain_of(a);
+        if (v.choice->walk != NULL)
+            grammar_walk_copy(p->walk, v.choice->walk);
         p->n_asks++;
         out[k].trust = (enum spec_trust)(p->n_asks % SPEC_TRUSTS);
         for (uint32_t i = 0; i < a->k; i++) {
@@ -55,6 +61,8 @@ static enum err script_propose(struct proposer *base, const struct spec_ask *ask
             if (p->script == SCRIPT_OUTSIDE && dice % 2 == 0)
                 id = dice % 4 == 0 ? vocab : UINT32_MAX;
             out[k].ids[out[k].n++] = id;
+            if (v.choice->walk != NULL && (id >= vocab || grammar_accept(p->walk, id, &(struct error){0}) != OK))
+                break; /* the end, or wrong: what is behind it does not matter */
             chain = fake_chain_add(chain, id, a->request->o.n_prompt + a->n_out + i);
         }
     }
@@ -63,6 +71,7 @@ static enum err script_propose(struct proposer *base, const struct spec_ask *ask
 
 static void script_close(struct proposer *p)
 {
+    mem_free(((struct script_proposer *)(void *)p)->walk);
     mem_free(p);
 }
 
@@ -73,5 +82,10 @@ struct proposer *script_proposer_new(enum script script, const struct fake_runne
     if (p == NULL)
         return NULL;
     *p = (struct script_proposer){.base = {.ops = &ops}, .script = script, .fake = *fake, .seed = seed};
+    p->walk = mem_zalloc(grammar_walk_bytes());
+    if (p->walk == NULL) {
+        mem_free(p);
+        return NULL;
+    }
     return &p->base;
 }
