@@ -246,6 +246,12 @@
 #define GRAMMAR_SCRATCH_FRAMES    1024       /* stack frames while a token is tried: 16 KB of the thread's stack */
 #define GRAMMAR_SCRATCH_READINGS  2048       /* readings at all depths of a token that is tried: 16 KB */
 #define GRAMMAR_TOKEN_DEPTH_MAX   1024       /* bytes of a token that a grammar can allow; the longest known is 512 */
+#define GRAMMAR_CLASSES_MAX      32         /* sets of characters that a vocabulary is sorted by: 5 ms each, once */
+#define GRAMMAR_CLASS_BYTES_MAX  (64 * MIB) /* of all of them */
+#define GRAMMAR_STATE_CLASSES_MAX 4         /* of one grammar: strings, free text, names */
+#define GRAMMAR_MASK_BYTES_MAX   (8 * MIB)  /* kept masks of one grammar: 400 whole ones; most are short lists */
+#define GRAMMAR_MASKS_MAX        32768      /* of them */
+#define GRAMMAR_WARM_NODES_MAX   400000     /* looked at before a grammar is handed out: 2 ms */
 #define GRAMMAR_MINIMAL_EDGES_MAX 200000     /* of a machine that is worth making smaller: 10 ms */
 
 /* JSON schemas. */
@@ -269,6 +275,7 @@
 #define SCHEMA_INT_DIGITS_MAX      64         /* of a number before the point: no generation goes on in digits forever */
 #define SCHEMA_FRAC_DIGITS_MAX     32         /* behind it; a double has at most 17 that count */
 #define SCHEMA_SCI_DIGITS_MAX      20         /* behind the point of a number with an exponent */
+#define SCHEMA_SCI_INT_DIGITS      16         /* the same of an integer: a double of 1e16 has no more */
 #define SCHEMA_MULTIPLE_MAX        10000      /* multipleOf without its point: a state for each remainder and digit */
 #define SCHEMA_MULTIPLE_DIGITS_MAX 20         /* digits of such a number, where remainders are many */
 #define SCHEMA_NUMBER_STATES_MAX   40000      /* of a number's machine before it is made small */

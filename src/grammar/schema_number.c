@@ -8,10 +8,14 @@
  * lang.
  *
  * Spellings, which docs/structured-output.md promises:
+ *
  *   plain        at most SCHEMA_INT_DIGITS_MAX digits before the point and SCHEMA_FRAC_DIGITS_MAX behind it
- *   scientific   one digit from 1 to 9, at most SCHEMA_SCI_DIGITS_MAX behind the point, an exponent of at most three
- * digits, and no value beyond the range of a double integers     plain without a point or with ".0", or scientific with
- * an exponent of at least the digits behind the point */
+ *
+ *   scientific   one digit from 1 to 9, at most SCHEMA_SCI_DIGITS_MAX behind the point, an exponent of one to three
+ *                digits, and no value beyond the range of a double
+ *
+ *   integers     plain without a point or with ".0", or scientific with at most SCHEMA_SCI_INT_DIGITS digits behind
+ *                the point and an exponent of at least that; multiples alike, where powers of ten are multiples */
 #include "base/hash.h"
 #include "base/limits.h"
 #include "grammar/schema_int.h"
@@ -181,13 +185,15 @@ enum order { ORDER_EQUAL, ORDER_LESS, ORDER_MORE };
 struct machine {
     struct dec bound[2][2]; /* by sign, then least and greatest magnitude */
     bool has_bound[2][2], is_open[2][2];
-    bool may_sign[2]; /* any value of that sign */
+    bool may_sign[2];    /* any value of that sign */
+    bool is_same_signed; /* the sign makes no difference */
     enum int_kind ints;
     bool has_multiple, is_denied;
     uint64_t m;
-    int d;       /* decimals of the multiple */
-    int sci_min; /* scientific: exponent less digits behind the point at least this; INT32_MAX: not at all */
-    uint32_t int_digits, frac_digits;
+    int d; /* decimals of the multiple */
+    bool may_sci;
+    unsigned sci_need; /* the least exponent, where only integers or multiples are allowed; 0: any */
+    uint32_t int_digits, frac_digits, sci_digits;
     bool keeps_exponent; /* some bound is so far out that exponents above 30 differ */
 };
 
@@ -237,12 +243,15 @@ static enum order order_at(const struct machine *m, const struct progress *p, in
     return (enum order)p->order[i];
 }
 
+#define SAME_K INT32_MAX /* the magnitude is the bound's, or settled */
+
 static bool is_within(const struct machine *m, const struct progress *p, int k)
 {
     for (int i = 0; i < 2; i++) {
         if (!m->has_bound[p->sign][i])
             continue;
-        const enum order o = p->settled[i] != 0 ? (enum order)(p->settled[i] - 1) : order_at(m, p, i, k);
+        const int own = k == SAME_K ? m->bound[p->sign][i].k : k;
+        const enum order o = p->settled[i] != 0 ? (enum order)(p->settled[i] - 1) : order_at(m, p, i, own);
         if (o == (i == 0 ? ORDER_LESS : ORDER_MORE) || (o == ORDER_EQUAL && m->is_open[p->sign][i]))
             return false;
     }
@@ -267,12 +276,12 @@ static bool is_final(const struct machine *m, const struct progress *p)
     case AT_FRAC:
         if ((m->ints == INT_NEVER && !p->has_frac) || (m->ints == INT_ONLY && (p->has_frac || p->n_frac > 1)))
             return false;
-        return is_multiple_now(m, p) && is_within(m, p, p->n_int > 0 ? p->n_int : -(int)p->zeros);
+        return is_multiple_now(m, p) && is_within(m, p, p->n_int > 1 ? SAME_K : p->n_int > 0 ? 1 : -(int)p->zeros);
     case AT_EXP: {
         const int exponent = p->esign ? -(int)p->exponent : (int)p->exponent;
         if (m->ints == INT_NEVER && exponent >= 0)
             return false;
-        if (m->sci_min > INT16_MIN && exponent - (int)p->n_frac < m->sci_min)
+        if (m->sci_need > 0 && exponent < (int)m->sci_need)
             return false;
         return is_within(m, p, exponent + 1);
     }
@@ -299,7 +308,7 @@ static bool int_digit(const struct machine *m, struct progress *p, uint8_t digit
 
 static bool frac_digit(const struct machine *m, struct progress *p, uint8_t digit)
 {
-    const bool may_sci = p->n_int == 1 && m->sci_min != INT32_MAX && p->n_frac < SCHEMA_SCI_DIGITS_MAX;
+    const bool may_sci = p->n_int == 1 && m->may_sci && p->n_frac < m->sci_digits;
     if (p->n_frac >= m->frac_digits || (m->ints == INT_ONLY && !may_sci && (p->n_frac > 0 || digit != 0)))
         return false;
     if (p->n_frac == 0)
@@ -349,23 +358,40 @@ static void settle(const struct machine *m, struct progress *p)
     }
 }
 
-/* Only what the exponent needs stays, so that few states are different. */
-static void begin_exponent(const struct machine *m, struct progress *p)
+/* What can decide nothing any more is forgotten, so that few states are different. False: this leads nowhere. */
+static bool forget(const struct machine *m, struct progress *p)
 {
-    p->phase = AT_E;
+    const bool *has = m->has_bound[p->sign];
+    if (p->phase > AT_SIGN && m->is_same_signed)
+        p->sign = 0;
+    if (!has[0] && !has[1])
+        p->zeros = p->is_nonzero = 0;
+    if (!m->has_multiple)
+        p->remainder = 0;
+    if (m->ints == INT_ANY)
+        p->has_frac = 0;
+    if (p->n_int > 1) {
+        p->may_308 = 0;
+        const struct dec *most = &m->bound[p->sign][1];
+        if (p->phase == AT_INT && has[1] && (int)p->n_int > MAX(most->k, 0))
+            return false;
+    }
+    if (p->phase >= AT_POINT)
+        p->n_int = MIN(p->n_int, 2);
+    if (p->phase < AT_E)
+        return true;
+    p->n_frac = p->zeros = p->has_frac = 0;
     p->remainder = 0;
-    p->has_frac = 0;
-    if (m->sci_min == INT16_MIN)
-        p->n_frac = 0;
     for (int i = 0; i < 2; i++) {
-        if (m->has_bound[p->sign][i] && p->order[i] == ORDER_EQUAL && p->seen[i] < m->bound[p->sign][i].n) {
+        if (has[i] && p->order[i] == ORDER_EQUAL && p->seen[i] < m->bound[p->sign][i].n) {
             p->order[i] = ORDER_LESS;
             p->seen[i] = 0;
         }
     }
+    return true;
 }
 
-static bool machine_step(const struct machine *m, struct progress *p, char c)
+static bool read_byte(const struct machine *m, struct progress *p, char c)
 {
     const bool is_digit = c >= '0' && c <= '9';
     switch (p->phase) {
@@ -394,17 +420,21 @@ static bool machine_step(const struct machine *m, struct progress *p, char c)
         if (c == '+' || c == '-') {
             p->phase = AT_ESIGN;
             p->esign = c == '-';
-            return true;
+            return c == '+' || m->sci_need == 0;
         }
         return is_digit && exp_digit(m, p, (uint8_t)(c - '0'));
     default: return is_digit && exp_digit(m, p, (uint8_t)(c - '0'));
     }
     if (c == 'e' || c == 'E') {
-        const bool may = p->n_int == 1 && p->n_frac <= SCHEMA_SCI_DIGITS_MAX && m->sci_min != INT32_MAX;
-        begin_exponent(m, p);
-        return may;
+        p->phase = AT_E;
+        return p->n_int == 1 && p->n_frac <= m->sci_digits && m->may_sci;
     }
     return is_digit && int_digit(m, p, (uint8_t)(c - '0'));
+}
+
+static bool machine_step(const struct machine *m, struct progress *p, char c)
+{
+    return read_byte(m, p, c) && forget(m, p);
 }
 
 /* ---- from the rule to the machine ---- */
@@ -451,10 +481,9 @@ static void multiple_set(struct machine *m, const struct dec_list *x)
     m->has_multiple = true;
     m->is_denied = x->is_denied;
     multiple_parts(&x->v, &m->m, &m->d);
-    if (x->is_denied) {
-        m->sci_min = INT32_MAX;
+    m->may_sci = m->may_sci && !x->is_denied;
+    if (x->is_denied)
         return;
-    }
     /* A power of ten that m divides makes everything above it a multiple. */
     uint64_t rest = m->m;
     int twos = 0, fives = 0;
@@ -463,7 +492,9 @@ static void multiple_set(struct machine *m, const struct dec_list *x)
     for (; rest % 5 == 0; rest /= 5)
         fives++;
     const int least = MAX(twos, fives) - m->d;
-    m->sci_min = rest == 1 && least <= 10 ? MAX(m->sci_min, least) : INT32_MAX;
+    m->may_sci = m->may_sci && rest == 1 && least <= 10;
+    m->sci_digits = SCHEMA_SCI_INT_DIGITS;
+    m->sci_need = SCHEMA_SCI_INT_DIGITS + (unsigned)MAX(least, 0);
     if (m->d == 0)
         m->ints = INT_ONLY;
 }
@@ -554,16 +585,19 @@ static enum err machine_lang(struct schema *s, const struct num_rule *r, const s
     const struct lang **out, struct error *e)
 {
     struct machine m = {.ints = r->ints,
-        .sci_min = r->ints == INT_ONLY ? 0 : INT16_MIN,
+        .may_sci = true,
+        .sci_need = r->ints == INT_ONLY ? SCHEMA_SCI_INT_DIGITS : 0,
+        .sci_digits = r->ints == INT_ONLY ? SCHEMA_SCI_INT_DIGITS : SCHEMA_SCI_DIGITS_MAX,
         .int_digits = SCHEMA_INT_DIGITS_MAX,
         .frac_digits = SCHEMA_FRAC_DIGITS_MAX};
     bounds_set(&m, r);
+    m.is_same_signed = !r->has_lo && !r->has_hi;
     if (multiple != NULL) {
         multiple_set(&m, multiple);
         if (m.m > 16)
             m.int_digits = SCHEMA_MULTIPLE_DIGITS_MAX; /* each digit takes m states */
         if (!m.is_denied)
-            m.frac_digits = (uint32_t)MAX(MAX(m.d, 1), m.sci_min != INT32_MAX ? SCHEMA_SCI_DIGITS_MAX : 0);
+            m.frac_digits = (uint32_t)MAX(MAX(m.d, 1), m.may_sci ? SCHEMA_SCI_INT_DIGITS : 0);
     }
     return explore(s, &m, out, e);
 }
