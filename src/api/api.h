@@ -38,13 +38,14 @@ struct server_options {
     size_t n_origins;
     const char *const *hosts; /* further names of this server, for the check against DNS rebinding */
     size_t n_hosts;
-    uint64_t body_max;        /* bytes of a request; 0 = HTTP_BODY_BYTES_DEFAULT */
-    uint32_t connections_max; /* 0 = HTTP_CONNECTIONS_DEFAULT */
-    uint32_t ping_s;          /* comment lines on a silent stream; 0 = none */
-    bool no_page;             /* do not serve the web page */
-    bool access_log;          /* one line per request */
-    struct log *log;          /* borrowed; NULL = none */
-    struct clock *clock;      /* borrowed; the same as the engine's */
+    uint64_t body_max;                             /* bytes of a request; 0 = HTTP_BODY_BYTES_DEFAULT */
+    uint32_t connections_max;                      /* 0 = HTTP_CONNECTIONS_DEFAULT */
+    uint32_t ping_s;                               /* comment lines on a silent stream; 0 = none */
+    enum grammar_whitespace structured_whitespace; /* of JSON that obeys a schema, unless a request says otherwise */
+    bool no_page;                                  /* do not serve the web page */
+    bool access_log;                               /* one line per request */
+    struct log *log;                               /* borrowed; NULL = none */
+    struct clock *clock;                           /* borrowed; the same as the engine's */
 };
 
 /* Listens and starts the threads. */

@@ -9,6 +9,7 @@
 #define API_API_INT_H
 
 #include "api/api.h"
+#include "api/grammars.h"
 #include "base/buf.h"
 #include "base/hash.h"
 #include "base/json.h"
@@ -126,7 +127,8 @@ struct server {
     uint32_t n_names;
     char fingerprint[64];
     int64_t created_s;
-    uint32_t token_bytes_max; /* of the longest token: how few tokens a text can have */
+    struct grammars *grammars; /* NULL: the model has no tokenizer */
+    uint32_t token_bytes_max;  /* of the longest token: how few tokens a text can have */
     _Atomic uint32_t n_attached;
 
     /* Resumable streams, shared (replay.c). */
@@ -148,7 +150,8 @@ struct net {
     struct engine_client *client; /* NULL until attached */
     struct tok_ctx *tok_ctx;
     struct chat_output chat;
-    struct call *calls; /* all of this thread */
+    struct call *calls;      /* all of this thread */
+    struct grammars_box box; /* grammars that its calls waited for */
     uint64_t id_seed, n_ids;
     struct buf scratch; /* for one event or one small answer at a time */
     struct buf text;    /* of one event */
@@ -213,8 +216,9 @@ struct call {
     int fd;
     bool is_head;
     bool left;
-    struct generation *gen; /* what it generates, or NULL */
-    struct reader *reader;  /* of a replay, or NULL */
+    struct generation *gen;   /* what it generates, or NULL */
+    struct reader *reader;    /* of a replay, or NULL */
+    struct grammars_ask *ask; /* the grammar that it waits for, or NULL */
 };
 
 void call_open(struct net *n, struct evhttp_request *req); /* evhttp's callback: audit, route, run */
@@ -232,10 +236,20 @@ void call_stream_end(struct call *c);
 size_t call_unsent(const struct call *c);
 /* Frees. A route that leaves without gen and reader is done; the others call it when they are. */
 void call_done(struct call *c);
+void call_maybe_done(struct call *c); /* unless it was kept */
 void call_abandon(struct call *c);    /* as if its client had left; evhttp is about to be freed */
 struct str call_body(struct call *c); /* the whole body, contiguous, borrowed */
 bool call_json(struct call *c, json_t **out, struct api_error *ae); /* the body as an object; caller owns */
 struct str call_query(const struct call *c, const char *name, char *out, size_t cap); /* decoded; p NULL = absent */
+
+/* ---- a call that needs a grammar (call_grammar.c) ---- */
+
+struct fields;
+/* The grammar that f asks for becomes f->grammar. *waits: it has to be compiled; the route returns without an answer
+ * and is run again when it is there. False: ae names the field and what is wrong. */
+bool call_grammar(struct call *c, struct fields *f, bool *waits, struct api_error *ae);
+void call_forget_grammar(struct call *c); /* its client has left */
+void calls_go_on(struct net *n);          /* those whose grammar is there */
 
 /* ---- the request as it came (guard.c, http_in.c) ---- */
 

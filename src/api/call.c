@@ -89,7 +89,7 @@ static void log_access(const struct call *c)
 void call_done(struct call *c)
 {
     struct net *n = c->net;
-    assert(c->gen == NULL && c->reader == NULL);
+    assert(c->gen == NULL && c->reader == NULL && c->ask == NULL);
     if (c->req != NULL) {
         const struct api_error ae = {.status = 500, .type = "server_error", .text = "the server gave no answer"};
         call_reply_error(c, &ae);
@@ -125,6 +125,10 @@ static void client_left(struct call *c)
         generation_client_left(c->gen);
     else if (c->reader != NULL)
         reader_client_left(c->reader);
+    else if (c->ask != NULL) {
+        call_forget_grammar(c);
+        call_done(c);
+    }
 }
 
 void call_abandon(struct call *c)
@@ -585,6 +589,11 @@ void call_open(struct net *n, struct evhttp_request *req)
         call_header(c, "Connection", "close");
         call_reply_error(c, &ae);
     }
-    if (c->gen == NULL && c->reader == NULL)
+    call_maybe_done(c);
+}
+
+void call_maybe_done(struct call *c)
+{
+    if (c->gen == NULL && c->reader == NULL && c->ask == NULL)
         call_done(c);
 }

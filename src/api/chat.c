@@ -34,11 +34,17 @@ static void use_request_id(struct call *c, const struct fields *f)
 static bool start_chat(struct call *c, const json_t *doc, struct fields *f, struct api_error *ae)
 {
     const struct serving *sv = c->s->serving;
-    const struct fields_model m = {&sv->config.generation, sv->config.vocab, sv->fit.context};
+    const struct fields_model m = {
+        &sv->config.generation, sv->config.vocab, sv->fit.context, c->s->o.structured_whitespace};
     struct tok_ids ids = {0};
     fields_init(f, m);
+    bool waits = false;
     if (!model_check(c, (struct in){doc, ae}) || !fields_read(f, doc, m, ae) || !read_chat_fields(f, doc, ae) ||
-        !prompt_from_chat(c, doc, &ids, ae))
+        !call_grammar(c, f, &waits, ae))
+        return false;
+    if (waits)
+        return true;
+    if (!prompt_from_chat(c, doc, &ids, ae))
         return false;
     use_request_id(c, f);
     struct generation *g = generation_new(c, GEN_CHAT, f, 1, ae);

@@ -22,7 +22,8 @@ static bool read_completion_fields(struct fields *f, const json_t *doc, bool *ec
 static bool start_completion(struct call *c, const json_t *doc, struct fields *f, struct api_error *ae)
 {
     const struct serving *sv = c->s->serving;
-    const struct fields_model m = {&sv->config.generation, sv->config.vocab, sv->fit.context};
+    const struct fields_model m = {
+        &sv->config.generation, sv->config.vocab, sv->fit.context, c->s->o.structured_whitespace};
     const struct in in = {doc, ae};
     const json_t *prompt = in_get(in, "prompt");
     bool echo = false, add_special = true;
@@ -32,6 +33,11 @@ static bool start_completion(struct call *c, const json_t *doc, struct fields *f
         !in_bool(in, "add_special_tokens", &add_special) ||
         !prompts_count(prompt, "prompt", REQ_PROMPTS_MAX, &n_prompts, ae))
         return false;
+    bool waits = false;
+    if (!call_grammar(c, f, &waits, ae))
+        return false;
+    if (waits)
+        return true;
     if (n_prompts * f->n > REQ_SEQS_MAX)
         return api_fail(ae, 400, "n", "'n' times the prompts is %u; the limit is %d", n_prompts * f->n, REQ_SEQS_MAX);
     struct generation *g = generation_new(c, GEN_COMPLETION, f, n_prompts, ae);

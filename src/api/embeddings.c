@@ -26,7 +26,8 @@ static bool start_embedding(struct call *c, const json_t *doc, struct fields *f,
 {
     static const char *const pools[] = {"mean", "last"}, *const formats[] = {"float", "base64"};
     const struct serving *sv = c->s->serving;
-    const struct fields_model m = {&sv->config.generation, sv->config.vocab, sv->fit.context};
+    const struct fields_model m = {
+        .generation = &sv->config.generation, .vocab = sv->config.vocab, .context = sv->fit.context};
     const struct in in = {doc, ae};
     const json_t *input = in_get(in, "input");
     uint32_t n_inputs = 0, pool = 0, format = 0, dimensions = 0;

@@ -19,16 +19,11 @@ static const struct refused {
     {"tools", FINE_EMPTY, "tool calls are not supported"},
     {"functions", FINE_EMPTY, "tool calls are not supported"},
     {"function_call", FINE_NULL, "tool calls are not supported"},
-    {"structured_outputs", FINE_EMPTY, "structured outputs are not supported"},
-    {"guided_json", FINE_NULL, "structured outputs are not supported"},
-    {"guided_regex", FINE_NULL, "structured outputs are not supported"},
-    {"guided_choice", FINE_NULL, "structured outputs are not supported"},
-    {"guided_grammar", FINE_NULL, "structured outputs are not supported"},
-    {"grammar", FINE_EMPTY, "structured outputs are not supported"},
-    {"json_schema", FINE_NULL, "structured outputs are not supported"},
     {"use_beam_search", FINE_FALSE, "beam search is not supported"},
     {"best_of", FINE_ONE, "best_of is not supported; ask for n choices"},
     {"length_penalty", FINE_ONE, "it only means something in beam search, which is not supported"},
+    {"guided_whitespace_pattern", FINE_NULL, "structured_outputs.whitespace chooses between three"},
+    {"structural_tag", FINE_NULL, "structural tags are not supported"},
     {"bad_words", FINE_EMPTY, "bad_words is not supported; logit_bias can ban tokens"},
     {"logprob_token_ids", FINE_EMPTY, "log-probabilities of chosen ids are not supported"},
     {"chat_template", FINE_EMPTY, "templates of a request are not taken; the model's own is used"},
@@ -74,23 +69,6 @@ static bool refuse_fields(struct in in)
     return true;
 }
 
-static bool read_response_format(struct in in)
-{
-    const json_t *f = NULL;
-    struct str type = {0};
-    if (!in_object(in, "response_format", &f))
-        return false;
-    if (f == NULL)
-        return true;
-    const struct in inner = {f, in.ae};
-    if (!in_str(inner, "type", 64, &type))
-        return false;
-    if (!str_is(type, "text"))
-        return api_fail_code(in.ae, 400, "response_format", "unsupported_parameter",
-            "'response_format' is refused: only the type 'text' is supported");
-    return true;
-}
-
 /* ---- sampling ---- */
 
 static uint64_t random_seed(void)
@@ -105,6 +83,7 @@ void fields_init(struct fields *f, struct fields_model m)
 {
     const struct model_generation *g = m.generation;
     *f = (struct fields){.n = 1, .max_tokens = UINT32_MAX, .sample = sample_params_default(), .stream_interval = 1};
+    f->constraint.whitespace = m.whitespace;
     if (!isnan(g->temperature))
         f->sample.temperature = (float)g->temperature;
     else if (g->do_sample == 0)
@@ -123,6 +102,10 @@ void fields_fini(struct fields *f)
 {
     mem_free(f->bias);
     mem_free(f->allowed);
+    mem_free(f->constraint_text);
+    grammar_unref(f->grammar);
+    f->constraint_text = NULL;
+    f->grammar = NULL;
     f->bias = NULL;
     f->allowed = NULL;
 }
@@ -302,6 +285,6 @@ static bool read_report(struct fields *f, struct in in)
 bool fields_read(struct fields *f, const json_t *doc, struct fields_model m, struct api_error *ae)
 {
     const struct in in = {doc, ae};
-    return refuse_fields(in) && read_response_format(in) && read_sampling(f, in, m.vocab) &&
-           read_stops(f, in, m.vocab) && read_stream(f, in) && read_report(f, in) && read_speculative(f, in);
+    return refuse_fields(in) && read_sampling(f, in, m.vocab) && read_stops(f, in, m.vocab) && read_stream(f, in) &&
+           read_report(f, in) && read_speculative(f, in) && constraint_read(f, doc, ae);
 }

@@ -32,12 +32,19 @@ struct fields {
     uint32_t n_top, n_prompt_top;
     struct str request_id; /* borrowed; n 0 = none */
     enum req_pool pool;    /* a vector is asked for, not text */
+
+    /* What the answer must obey (structured.c). */
+    struct grammar_source constraint; /* its text is constraint_text */
+    char *constraint_text;
+    const char *constraint_field; /* who asked for it, for errors; NULL = nobody */
+    struct grammar *grammar;      /* compiled: see call_grammar; a reference of ours */
 };
 
 /* The model that parses for: what it suggests and how large its vocabulary is. */
 struct fields_model {
     const struct model_generation *generation;
     uint32_t vocab, context;
+    enum grammar_whitespace whitespace; /* of JSON, unless the request says otherwise */
 };
 
 void fields_init(struct fields *f, struct fields_model m);
@@ -45,5 +52,12 @@ void fields_fini(struct fields *f);
 
 /* Everything but the prompt, the logprobs and max_tokens, whose meaning differs between the routes. */
 bool fields_read(struct fields *f, const json_t *doc, struct fields_model m, struct api_error *ae);
+
+/* The grammar that the request asks for, by whatever field. */
+bool constraint_read(struct fields *f, const json_t *doc, struct api_error *ae);
+/* Set it to a source of one's own (tools). The text is copied; field is a string that stays. Fails when there is one.
+ */
+bool constraint_set(struct fields *f, const char *field, enum grammar_kind kind, struct str text, struct api_error *ae);
+bool whitespace_parse(struct str s, enum grammar_whitespace *out); /* "spaced", "compact", "flexible" */
 
 #endif

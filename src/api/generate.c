@@ -184,8 +184,12 @@ static bool make_request(struct generation *g, const struct fields *f, const uin
     if (f->n_stops > 0 && sv->tok != NULL && stop_set_new(&stops, f->stops, f->n_stops, &e) != OK)
         return api_fail_err(ae, &e, "stop");
     o.stops = stops;
+    o.grammar = f->grammar;
+    if (f->grammar != NULL)
+        grammar_ref(f->grammar);
     if (request_new(&o, out, &e) != OK) {
         stop_set_free(stops);
+        grammar_unref(f->grammar);
         return api_fail_err(ae, &e, NULL);
     }
     return true;

@@ -125,6 +125,28 @@ static void engine_numbers(struct metrics *m)
         m->labels, (double)st->busy_ns / 1e9, m->labels, (double)st->idle_ns / 1e9);
 }
 
+static void grammar_numbers(struct metrics *m)
+{
+    struct grammars_numbers n = {0};
+    if (m->s->grammars != NULL)
+        grammars_numbers(m->s->grammars, &n);
+    counter(m, "quern_grammar_jumped_tokens", "Output tokens that a grammar forced.", m->st->sched.jumped_tokens);
+    head(m, "quern_grammar_lookups_total", "counter", "Grammars asked for, by what became of it.");
+    buf_addf(m->b,
+        "quern_grammar_lookups_total{%s,result=\"hit\"} %llu\nquern_grammar_lookups_total{%s,result=\"compiled\"} "
+        "%llu\n"
+        "quern_grammar_lookups_total{%s,result=\"refused\"} %llu\n",
+        m->labels, (unsigned long long)n.hits, m->labels, (unsigned long long)n.misses, m->labels,
+        (unsigned long long)n.refused);
+    counter(m, "quern_grammar_failures", "Grammars that did not compile.", n.failures);
+    head(m, "quern_grammar_compile_seconds_total", "counter", "Time spent compiling grammars.");
+    buf_addf(m->b, "quern_grammar_compile_seconds_total{%s} %.6f\n", m->labels, (double)n.compile_ns / 1e9);
+    gauge(m, "quern_grammar_compile_seconds_max", "The longest of them.", (double)n.compile_max_ns / 1e9);
+    gauge(m, "quern_grammar_cache_bytes", "Memory of the grammars kept.", (double)n.bytes);
+    gauge(m, "quern_grammar_cache_entries", "Grammars kept.", n.n);
+    gauge(m, "quern_grammar_queue", "Grammars that wait to be compiled.", n.n_queued);
+}
+
 static void tenant_numbers(struct metrics *m)
 {
     char name[TENANT_NAME_MAX];
@@ -193,6 +215,7 @@ void route_metrics(struct call *c)
         engine_stats(c->s->serving->engine, st);
         make_labels(&m);
         engine_numbers(&m);
+        grammar_numbers(&m);
         tenant_numbers(&m);
     }
     server_numbers(c->s, &b);

@@ -92,6 +92,7 @@ static void on_nudge(evutil_socket_t fd, short what, void *arg)
     const int phase = atomic_load_explicit(&n->s->phase, memory_order_acquire);
     if (n->client == NULL && atomic_load(&n->s->has_model))
         attach(n);
+    calls_go_on(n);
     if (phase == PHASE_CLOSING)
         event_base_loopexit(n->base, &last_words);
 }
@@ -119,6 +120,11 @@ void net_nudge(struct net *n)
     const uint64_t one = 1;
     if (write(n->nudge_fd, &one, sizeof one) < 0)
         return; /* the counter is full: it is awake already */
+}
+
+static void wake(void *ctx)
+{
+    net_nudge(ctx);
 }
 
 /* ---- making one ---- */
@@ -171,7 +177,7 @@ static enum err open_http(struct net *n, struct error *e)
 enum err net_init(struct net *n, struct server *s, uint32_t index, struct error *e)
 {
     const struct timeval second = {.tv_sec = 1};
-    *n = (struct net){.s = s, .index = index, .nudge_fd = -1};
+    *n = (struct net){.s = s, .index = index, .nudge_fd = -1, .box = {.wake = wake, .ctx = n}};
     buf_init(&n->scratch, SCRATCH_MAX);
     buf_init(&n->text, SCRATCH_MAX);
     chat_output_init(&n->chat);

@@ -137,6 +137,8 @@ enum err server_attach(struct server *s, const struct server_model *m, struct er
     snprintf(s->fingerprint, sizeof s->fingerprint, "quern-%s-%08llx", QUERN_VERSION,
         (unsigned long long)(m->serving->numerics & 0xffffffff));
     measure_tokens(s);
+    if (m->serving->grammar_vocab != NULL)
+        TRY(grammars_new(m->serving->grammar_vocab, s->o.clock, &s->grammars, e));
     send_weights(s);
     atomic_store(&s->has_model, true);
     nudge_all(s);
@@ -182,6 +184,7 @@ void server_close(struct server *s)
     for (uint32_t i = 0; i < s->n_nets; i++)
         net_fini(&s->nets[i]);
     listen_close(s);
+    grammars_free(s->grammars);
     replays_free(s);
     tls_free(s->tls);
     keys_fini(&s->keys);

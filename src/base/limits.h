@@ -221,6 +221,11 @@
 #define TOOL_VALUE_BYTES_MAX  (1 * MIB)   /* an argument that is held until it is whole, because it is no string */
 #define TOOL_CALLS_MAX        128         /* of one message that is sent back */
 
+/* The HTTP server: grammars. */
+#define GRAMMARS_MAX       4096        /* kept compiled, or as errors; agents use the same few dozen */
+#define GRAMMARS_BYTES_MAX (256 * MIB) /* of them with their masks; a tool's schema takes some hundred KB */
+#define GRAMMARS_QUEUE_MAX 64          /* that wait to be compiled: at worst a fifth of a second each */
+
 /* The HTTP server: keys and tenants. */
 #define KEYS_MAX           4096      /* rows of a key file; every request is compared with all of them */
 #define KEY_BYTES_MAX      1024      /* one key as sent; signed tokens reach about that */

@@ -126,6 +126,7 @@ struct options {
     struct option_list origins, hosts;
     uint64_t max_body_bytes, max_connections, net_threads; /* 0 = the default */
     uint64_t ping_s, shutdown_s;
+    int structured_whitespace; /* enum grammar_whitespace */
     bool page, access_log;
     uint64_t fake_step_us; /* OPTION_UNSET = a real model */
     /* chat */

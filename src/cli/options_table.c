@@ -15,6 +15,7 @@ static const char *const devices[] = {"auto", "cpu", "cuda", NULL};
 _Static_assert(COUNT_OF(devices) == DEVICE_COUNT + 1, "the words follow enum device_choice");
 static const char *const batchings[] = {"auto", "continuous", "prefill-first", "static", "interval", "ratio", NULL};
 _Static_assert(COUNT_OF(batchings) == BATCHING_COUNT + 1, "the words follow enum batching");
+static const char *const whitespaces[] = {"spaced", "compact", "flexible", NULL}; /* enum grammar_whitespace */
 static const char *const orders[] = {"auto", "fcfs", "priority", "vtc", "sjf", "deadline", NULL};
 _Static_assert(COUNT_OF(orders) == ORDER_CHOICE_COUNT + 1, "the words follow enum queue_order");
 static const char *const admissions[] = {"on-demand", "reserve", NULL};
@@ -502,6 +503,16 @@ static const struct option_row rows[] = {
         .value = "S",
         .verbs = "serve",
         .help = "Seconds that running answers get to finish after SIGTERM; a second one ends them at once."},
+    {.name = "structured-whitespace",
+        .type = OPTION_ENUM,
+        .group = GROUP_SERVER,
+        .field = FIELD(structured_whitespace),
+        .choices = whitespaces,
+        .fallback = "spaced",
+        .value = "HOW",
+        .verbs = "serve",
+        .help = "Between the tokens of JSON that obeys a schema: spaced as Python's json.dumps writes it, compact with "
+                "none, or flexible with what the model likes; requests may say otherwise."},
     {.name = "page",
         .type = OPTION_BOOL,
         .group = GROUP_SERVER,

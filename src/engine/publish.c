@@ -34,12 +34,35 @@ static void write_prompt(const struct engine *en, const struct step_prompt *p)
     r->n_prompt_logprobs = p->pos + 1;
 }
 
+/* Row by row in the order of the prompt, in double: so the sum does not depend on how the prompt was cut. Rows that are
+ * computed again after a preemption are in it already. */
+static void write_pool(const struct engine *en, const struct step_pool *p)
+{
+    struct slot_view v;
+    sched_slot_view(en->sched, p->slot, &v);
+    struct request *r = v.request;
+    if (r == NULL || r->pooled == NULL)
+        return;
+    const uint32_t n = r->o.n_hidden;
+    for (uint32_t i = 0; i < p->n_rows; i++) {
+        const uint32_t pos = p->pos + i;
+        const bool is_last = r->o.pool == POOL_LAST && pos + 1 == r->o.n_prompt;
+        if (!is_last && (r->o.pool == POOL_LAST || pos != r->n_pooled))
+            continue;
+        for (uint32_t k = 0; k < n; k++)
+            r->pooled[k] = (is_last ? 0.0 : r->pooled[k]) + p->rows[(size_t)i * n + k];
+        r->n_pooled = pos + 1;
+    }
+}
+
 void publish_step(struct engine *en, const struct plan *p, const struct step_result *result, uint64_t now)
 {
     en->stats.steps++;
     add(en, HIST_ITERATION_TOKENS, p->n_rows);
     for (uint32_t i = 0; i < result->n_prompts; i++)
         write_prompt(en, &result->prompts[i]);
+    for (uint32_t i = 0; i < result->n_pools; i++)
+        write_pool(en, &result->pools[i]);
     for (uint32_t i = 0; i < result->n; i++) {
         const uint32_t slot = result->tokens[i].slot;
         struct slot_view v;

@@ -69,6 +69,7 @@ static const struct field request_fields[] = {
     F(request_options, n_top, FIELD_U32),
     F(request_options, want_logprobs, FIELD_BOOL),
     F(request_options, want_prompt_logprobs, FIELD_BOOL),
+    F(request_options, pool, FIELD_ENUM),
     F(request_options, tenant, FIELD_U32),
     F(request_options, priority, FIELD_I32),
     F(request_options, adapter, FIELD_U32),

@@ -53,7 +53,10 @@ struct model_runner {
     struct step_token *tokens;   /* [out_max]; slot SLOT_UNUSED: behind a wrong guess */
     struct step_prompt *prompts; /* [out_max] */
     struct token_logprob *token_top, *prompt_top;
-    uint32_t n_tokens, n_prompts;
+    uint32_t n_tokens, n_prompts, n_pools;
+    uint32_t n_hidden;
+    float *hidden;           /* [rows_max][n_hidden]; pages that no request for a vector has touched cost nothing */
+    struct step_pool *pools; /* [seqs_max] */
     struct clock clock;
     uint64_t start_ns, cost_ns, step;
 };
@@ -292,6 +295,29 @@ static void take_best(struct model_runner *m)
     }
 }
 
+/* Hidden states for those who asked for a vector. */
+static enum err read_pools(struct model_runner *m, const struct plan *p, const struct slots *slots, struct error *e)
+{
+    uint32_t n_rows = 0;
+    m->n_pools = 0;
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const struct plan_seq *s = &plan_seqs(p)[i];
+        struct slot_view v;
+        slots->view(slots->ctx, s->slot, &v);
+        if (v.request == NULL || v.request->o.pool == POOL_NONE)
+            continue;
+        const uint32_t n_prompt = v.request->o.n_prompt, end = MIN(s->first_pos + s->n_rows, n_prompt);
+        const uint32_t from = v.request->o.pool == POOL_LAST ? MAX(n_prompt - 1, s->first_pos) : s->first_pos;
+        if (from >= end)
+            continue;
+        float *rows = m->hidden + (size_t)n_rows * m->n_hidden;
+        TRY(decoder_read_hidden(m->d, s->first_row + (from - s->first_pos), end - from, rows, e));
+        m->pools[m->n_pools++] = (struct step_pool){.slot = s->slot, .pos = from, .n_rows = end - from, .rows = rows};
+        n_rows += end - from;
+    }
+    return OK;
+}
+
 /* What lies behind a wrong guess was never chosen. */
 static void drop_unused(struct model_runner *m)
 {
@@ -313,6 +339,7 @@ static enum err model_sample(struct runner *r, const struct plan *p, const struc
     } else
         TRY(sample_rows(m, e));
     drop_unused(m);
+    TRY(read_pools(m, p, slots, e));
     m->step = p->step;
     m->cost_ns = clock_now(&m->clock) - m->start_ns;
     return OK;
@@ -328,7 +355,9 @@ static enum err model_wait(struct runner *r, const struct plan *p, struct step_r
         .n = m->n_tokens,
         .tokens = m->tokens,
         .n_prompts = m->n_prompts,
-        .prompts = m->prompts};
+        .prompts = m->prompts,
+        .n_pools = m->n_pools,
+        .pools = m->pools};
     return OK;
 }
 
@@ -354,6 +383,8 @@ static void model_close(struct runner *r)
     mem_free(m->prompts);
     mem_free(m->token_top);
     mem_free(m->prompt_top);
+    mem_free(m->hidden);
+    mem_free(m->pools);
     mem_free(m);
 }
 
@@ -372,11 +403,14 @@ static enum err make_room(struct model_runner *m, struct error *e)
     m->token_top = mem_array((size_t)l->out_max * l->top_max, sizeof *m->token_top);
     m->prompt_top = mem_array((size_t)l->out_max * l->top_max, sizeof *m->prompt_top);
     m->samplers = mem_array(m->n_workers, sizeof(struct sampler *));
+    m->hidden = mem_array((size_t)l->rows_max * m->n_hidden, sizeof *m->hidden);
+    m->pools = mem_array(l->seqs_max, sizeof *m->pools);
     m->masks = mem_array((size_t)l->out_max * m->mask_words, sizeof *m->masks);
     m->walks = mem_array(m->n_workers, m->walk_bytes);
     if (m->host == NULL || m->seqs == NULL || m->src == NULL || m->dst == NULL || m->row == NULL || m->jobs == NULL ||
         m->best == NULL || m->tokens == NULL || m->prompts == NULL || m->token_top == NULL || m->prompt_top == NULL ||
-        m->samplers == NULL || m->masks == NULL || m->walks == NULL)
+        m->samplers == NULL || m->masks == NULL || m->walks == NULL ||
+        m->hidden == NULL || m->pools == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for a runner with %u host blocks", m->n_host_blocks);
     for (uint32_t i = 0; i < m->n_workers; i++)
         TRY(sampler_new(m->vocab, &m->samplers[i], e));
@@ -401,6 +435,7 @@ enum err model_runner_open(
     m->d = d;
     m->l = *l;
     m->vocab = decoder_vocab(d);
+    m->n_hidden = decoder_hidden(d);
     m->n_host_blocks = n_host_blocks;
     m->n_workers = decoder_host_workers(d);
     m->block_bytes = decoder_block_bytes(d);

@@ -83,7 +83,7 @@ static struct kv_key seq_key(const struct sched *s, const struct seq *q)
 
 static bool seq_looks(const struct sched *s, const struct seq *q)
 {
-    return s->o.prefix_cache && !q->want_prompt;
+    return s->o.prefix_cache && !q->want_prompt && q->request->o.pool != POOL_MEAN;
 }
 
 /* Its known tokens in one piece; valid until the next call. */

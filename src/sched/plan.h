@@ -95,6 +95,13 @@ struct step_prompt {
     struct token_logprob *top;
 };
 
+/* Hidden states of consecutive prompt rows of a sequence whose request pools them. */
+struct step_pool {
+    uint32_t slot;
+    uint32_t pos, n_rows; /* of the first row; how many */
+    const float *rows;    /* [n_rows][n_hidden] */
+};
+
 struct step_result {
     uint64_t step;
     uint64_t cost_ns; /* measured: what the step took */
@@ -102,6 +109,8 @@ struct step_result {
     struct step_token *tokens;
     uint32_t n_prompts; /* the engine writes them into the request before it commits */
     struct step_prompt *prompts;
+    uint32_t n_pools; /* likewise */
+    struct step_pool *pools;
 };
 
 #endif

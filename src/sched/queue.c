@@ -32,7 +32,7 @@ int64_t queue_key(const struct sched *s, const struct request *r, uint64_t now)
         return arrival + MAX(-PRIORITY_MAX, MIN(PRIORITY_MAX, (int64_t)o->priority)) * PRIORITY_STEP_NS;
     case ORDER_SJF: {
         const struct kv_key key = {.numerics = s->o.numerics, .adapter = o->adapter, .salt = o->salt};
-        const bool looks = s->o.prefix_cache && !o->want_prompt_logprobs;
+        const bool looks = s->o.prefix_cache && !o->want_prompt_logprobs && o->pool != POOL_MEAN;
         const uint32_t found = looks ? kv_peek(s->kv, key, o->prompt, o->n_prompt) : 0;
         return arrival + (int64_t)(o->n_prompt - found) * SJF_TOKEN_NS;
     }

@@ -114,6 +114,7 @@ static struct request *lay_request(struct layer *l, const struct request_options
         if (o->n_top > 0)
             ptop = lay(l, (size_t)o->n_prompt * o->n_top, sizeof *ptop);
     }
+    double *pooled = o->pool != POOL_NONE ? lay(l, o->n_hidden, sizeof *pooled) : NULL;
     struct choice *choices = lay(l, o->n_choices, sizeof *choices);
     for (uint32_t i = 0; i < o->n_choices; i++)
         lay_choice(l, l->p != NULL ? &in : o, choices != NULL ? &choices[i] : NULL, i);
@@ -128,6 +129,7 @@ static struct request *lay_request(struct layer *l, const struct request_options
     r->o = in;
     r->prompt_logprobs = plp;
     r->prompt_top = ptop;
+    r->pooled = pooled;
     r->n_choices = o->n_choices;
     r->choices = choices;
     return r;

