@@ -419,34 +419,34 @@ static enum err cells_of_rule(struct schema *s, struct cells *c, lit_id rule, ui
 static enum err cells_close(
     struct schema *s, struct cells *c, const struct names *t, struct object_alt *o, struct error *e)
 {
-    const struct lang *others = NULL;
+    const struct lang *others = NULL, *spelled = NULL;
     struct cell *cell = schema_take(s, (size_t)c->n + 1, sizeof *cell, e);
-    if (cell == NULL)
+    struct str_list *words = schema_take(s, (size_t)t->n + 1, sizeof *words, e);
+    if (cell == NULL || words == NULL)
         return e->code;
-    if (c->n > 0 && t->n > 0) {
-        struct str_list *words = schema_take(s, t->n, sizeof *words, e);
-        if (words == NULL)
-            return e->code;
-        for (uint32_t i = 0; i < t->n; i++)
-            words[i] = (struct str_list){t->slot[i].name, i + 1 < t->n ? &words[i + 1] : NULL};
-        TRY(schema_words_lang(s, words, &others, e));
-        others = lang_not(s->b, others, e);
-        if (others == NULL)
-            return e->code;
-    }
+    for (uint32_t i = 0; i < t->n; i++)
+        words[i] = (struct str_list){t->slot[i].name, i + 1 < t->n ? &words[i + 1] : NULL};
     for (uint32_t i = 0; i < c->n; i++) {
         struct open_cell *x = &c->cell[i];
+        const bool is_spelled = t->n > 0 && x->keys == NULL;
         node_id node;
         TRY(schema_node_of(s, x->lits.lit, x->lits.n, &node, e));
         if (node == s->node_false)
             continue;
-        if (others != NULL) {
-            x->keys = x->keys == NULL ? others : lang_and(s->b, x->keys, others, e);
-            if (x->keys == NULL)
+        if (is_spelled && spelled == NULL)
+            TRY(schema_other_spellings(s, words, &spelled, e));
+        if (t->n > 0 && !is_spelled && others == NULL) {
+            TRY(schema_words_lang(s, words, &others, e));
+            others = lang_not(s->b, others, e);
+            if (others == NULL)
                 return e->code;
         }
+        if (t->n > 0)
+            x->keys = is_spelled ? spelled : lang_and(s->b, x->keys, others, e);
+        if (t->n > 0 && x->keys == NULL)
+            return e->code;
         if (x->keys == NULL || !lang_is_empty(x->keys))
-            cell[o->n_cells++] = (struct cell){x->keys, node};
+            cell[o->n_cells++] = (struct cell){x->keys, is_spelled, node};
     }
     o->cell = cell;
     return OK;

@@ -166,34 +166,6 @@ static enum err graph_edge(struct emit *m, struct graph *g, uint32_t from, uint3
     return OK;
 }
 
-/* As JSON: quoted, and escaped as Python's json.dumps does without ASCII. */
-static enum err json_text(struct schema *s, struct str text, struct str *out, struct error *e)
-{
-    static const char hex[] = "0123456789abcdef", plain[] = "\b\t\n\f\r\"\\", letter[] = "btnfr\"\\";
-    char *p = schema_take(s, 6 * text.n + 2, 1, e);
-    if (p == NULL)
-        return e->code;
-    size_t n = 0;
-    p[n++] = '"';
-    for (size_t i = 0; i < text.n; i++) {
-        const char c = text.p[i];
-        const char *known = c != '\0' ? strchr(plain, c) : NULL;
-        if (known != NULL) {
-            p[n++] = '\\';
-            p[n++] = letter[known - plain];
-        } else if ((uint8_t)c < 0x20) {
-            memcpy(p + n, "\\u00", 4);
-            p[n + 4] = hex[(uint8_t)c >> 4];
-            p[n + 5] = hex[(uint8_t)c & 15];
-            n += 6;
-        } else
-            p[n++] = c;
-    }
-    p[n++] = '"';
-    *out = (struct str){p, n};
-    return OK;
-}
-
 static enum err words_add(struct schema *s, const struct str_list **words, struct str text, struct error *e)
 {
     struct str_list *w = schema_take(s, 1, sizeof *w, e);
@@ -216,7 +188,7 @@ static enum err literal_words(struct schema *s, node_id id, const struct str_lis
         TRY(words_add(s, words, STR("false"), e));
     for (const struct str_list *w = n->str_set; w != NULL && !n->is_any_string; w = w->next) {
         struct str text;
-        TRY(json_text(s, w->s, &text, e));
+        TRY(schema_json_text(s, w->s, &text, e));
         TRY(words_add(s, words, text, e));
     }
     for (const struct dec_list *d = n->num_set; d != NULL; d = d->next) {
@@ -373,7 +345,7 @@ static enum err member_expr(struct emit *m, expr_id key, node_id node, expr_id *
 static enum err slot_expr(struct emit *m, const struct slot *slot, expr_id *out)
 {
     struct str key;
-    TRY(json_text(m->s, slot->name, &key, m->e));
+    TRY(schema_json_text(m->s, slot->name, &key, m->e));
     return member_expr(m, expr_bytes(m->s->b, key), slot->node, out);
 }
 
@@ -390,7 +362,10 @@ static enum err cells_expr(struct emit *m, const struct object_alt *o, expr_id *
         const struct lang *keys = o->cell[i].keys != NULL ? o->cell[i].keys : lang_any(s->b, m->e);
         if (keys == NULL)
             return m->e->code;
-        TRY(member_expr(m, expr_json_string(s->b, keys), o->cell[i].node, &list[n]));
+        const expr_id quote = expr_bytes(s->b, STR("\""));
+        const expr_id key =
+            o->cell[i].is_spelled ? triple(s, quote, expr_lang(s->b, keys), quote) : expr_json_string(s->b, keys);
+        TRY(member_expr(m, key, o->cell[i].node, &list[n]));
         n++;
     }
     *out = expr_alt(s->b, list, n);

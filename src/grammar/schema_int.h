@@ -133,6 +133,7 @@ struct slot {
 };
 struct cell {
     const struct lang *keys; /* NULL: any text */
+    bool is_spelled;         /* keys are as JSON spells them, without the quotes; else as they read */
     node_id node;
 };
 struct object_alt {
@@ -208,6 +209,7 @@ struct schema {
     struct num_cached *num_cache;
     struct pattern_cached *pattern_cache;
     const struct lang *format[SCHEMA_FORMATS]; /* once used */
+    const struct lang *spellings;              /* of any text, see schema_words.c; once used */
     uint32_t disjoint_depth;                   /* questions asked while answering one */
     uint32_t nesting;                          /* nodes opened while opening one */
     expr_id blank, comma, colon;               /* made once; blank: what may stand between tokens */
@@ -274,6 +276,12 @@ uint32_t dec_texts(const struct dec *v, char text[DEC_TEXTS_MAX][DEC_TEXT_BYTES_
 
 /* ---- schema_words.c: sets of texts ---- */
 enum err schema_words_lang(
+    struct schema *s, const struct str_list *words, const struct lang **out, struct error *e) MUST_CHECK;
+
+/* As JSON: quoted, and escaped as Python's json.dumps does without ASCII. */
+enum err schema_json_text(struct schema *s, struct str text, struct str *out, struct error *e) MUST_CHECK;
+/* The spellings, without quotes, of every text but these words. */
+enum err schema_other_spellings(
     struct schema *s, const struct str_list *words, const struct lang **out, struct error *e) MUST_CHECK;
 
 /* ---- schema_format.c ---- */

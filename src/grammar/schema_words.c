@@ -56,3 +56,58 @@ enum err schema_words_lang(struct schema *s, const struct str_list *words, const
     *out = lang_edges(s->b, n_states, edge, n_edges, final, e);
     return *out != NULL ? OK : e->code;
 }
+
+enum err schema_json_text(struct schema *s, struct str text, struct str *out, struct error *e)
+{
+    static const char hex[] = "0123456789abcdef", plain[] = "\b\t\n\f\r\"\\", letter[] = "btnfr\"\\";
+    char *p = schema_take(s, 6 * text.n + 2, 1, e);
+    if (p == NULL)
+        return e->code;
+    size_t n = 0;
+    p[n++] = '"';
+    for (size_t i = 0; i < text.n; i++) {
+        const char c = text.p[i];
+        const char *known = c != '\0' ? strchr(plain, c) : NULL;
+        if (known != NULL) {
+            p[n++] = '\\';
+            p[n++] = letter[known - plain];
+        } else if ((uint8_t)c < 0x20) {
+            memcpy(p + n, "\\u00", 4);
+            p[n + 4] = hex[(uint8_t)c >> 4];
+            p[n + 5] = hex[(uint8_t)c & 15];
+            n += 6;
+        } else
+            p[n++] = c;
+    }
+    p[n++] = '"';
+    *out = (struct str){p, n};
+    return OK;
+}
+
+/* Every text has one spelling of the kind schema_json_text writes, so a key that is none of the declared ones is a
+ * spelling that is none of theirs: cheaper than escaping a complement. */
+#define SPELLINGS "(?:[^\"\\\\\\x00-\\x1F]|\\\\(?:[\"\\\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-f])))*"
+
+enum err schema_other_spellings(
+    struct schema *s, const struct str_list *words, const struct lang **out, struct error *e)
+{
+    if (s->spellings == NULL)
+        s->spellings = lang_regex(s->b, STR(SPELLINGS), true, e);
+    if (s->spellings == NULL)
+        return e->code;
+    const struct str_list *spelled = NULL;
+    for (const struct str_list *w = words; w != NULL; w = w->next) {
+        struct str_list *x = schema_take(s, 1, sizeof *x, e);
+        if (x == NULL)
+            return e->code;
+        TRY(schema_json_text(s, w->s, &x->s, e));
+        x->s = (struct str){x->s.p + 1, x->s.n - 2};
+        x->next = spelled;
+        spelled = x;
+    }
+    const struct lang *taken;
+    TRY(schema_words_lang(s, spelled, &taken, e));
+    taken = lang_not(s->b, taken, e);
+    *out = taken != NULL ? lang_and(s->b, s->spellings, taken, e) : NULL;
+    return *out != NULL ? OK : e->code;
+}
