@@ -16,13 +16,14 @@ static const struct vocab_view *vocab_of(const struct generation *g)
     return t != NULL ? tok_vocab(t) : NULL;
 }
 
-const char *answer_finish(const struct generation *g, const struct choice *ch)
+const char *answer_finish(const struct part *p, uint32_t i_choice)
 {
-    if (g->echo_only)
+    const struct speech *speech = p->said[i_choice].speech;
+    if (p->g->echo_only)
         return "length";
-    switch ((enum req_end)atomic_load_explicit(&ch->end, memory_order_acquire)) {
+    switch ((enum req_end)atomic_load_explicit(&p->r->choices[i_choice].end, memory_order_acquire)) {
     case END_EOS:
-    case END_STOP: return "stop";
+    case END_STOP: return speech != NULL && speech->n_calls > 0 ? "tool_calls" : "stop";
     case END_LENGTH: return "length";
     default: return "abort";
     }
@@ -46,25 +47,36 @@ void answer_stop_reason(const struct part *p, uint32_t i_choice, struct buf *out
     buf_add(out, STR("null"));
 }
 
-/* How guesses fared, under OpenAI's names; of requests that may have had some. */
-static void add_guesses(const struct generation *g, struct buf *out)
+/* How guesses fared and what was reasoning, under OpenAI's names; of requests that may have had some. */
+static void add_details(const struct generation *g, struct buf *out)
 {
-    uint64_t drafted = 0, accepted = 0;
-    bool has = false;
+    uint64_t drafted = 0, accepted = 0, reasoning = 0;
+    bool guesses = false, reasons = false;
     for (uint32_t i = 0; i < g->n_parts; i++) {
         const struct part *p = &g->parts[i];
+        for (uint32_t k = 0; k < g->n && p->said[k].speech != NULL; k++) {
+            reasons |= tool_dialect_reasoning(g->net->s->dialect) != NULL;
+            reasoning += p->said[k].speech->n_reasoning;
+        }
         if (!p->is_back || p->r->o.spec == SPEC_NONE) /* the counts are the engine's until then */
             continue;
-        has = true;
+        guesses = true;
         drafted += p->r->spec_drafted;
         accepted += p->r->spec_accepted;
     }
-    if (!has)
+    if (!guesses && !reasons)
         return;
-    buf_add(out, STR(",\"completion_tokens_details\":{\"accepted_prediction_tokens\":"));
-    buf_add_u64(out, accepted);
-    buf_add(out, STR(",\"rejected_prediction_tokens\":"));
-    buf_add_u64(out, drafted - accepted);
+    buf_add(out, STR(",\"completion_tokens_details\":{"));
+    if (reasons) {
+        buf_add(out, STR("\"reasoning_tokens\":"));
+        buf_add_u64(out, reasoning);
+    }
+    if (guesses) {
+        buf_addf(out, "%s\"accepted_prediction_tokens\":", reasons ? "," : "");
+        buf_add_u64(out, accepted);
+        buf_add(out, STR(",\"rejected_prediction_tokens\":"));
+        buf_add_u64(out, drafted - accepted);
+    }
     buf_add(out, STR("}"));
 }
 
@@ -87,7 +99,7 @@ void answer_usage(const struct generation *g, struct buf *out)
     buf_add(out, STR(",\"prompt_tokens_details\":{\"cached_tokens\":"));
     buf_add_u64(out, cached);
     buf_add(out, STR("}"));
-    add_guesses(g, out);
+    add_details(g, out);
     buf_add(out, STR("}"));
 }
 
@@ -312,12 +324,31 @@ uint32_t answer_n_told(const struct generation *g, const struct choice *ch, uint
 
 /* ---- text ---- */
 
+/* Token by token: those of the reasoning are counted. Nothing is left in out. */
+static enum err feed_speech(struct said *said, const struct choice *ch, uint32_t n, bool ended, struct buf *out)
+{
+    for (; said->n_fed < n; said->n_fed++) {
+        TRY(detok_feed(&said->detok, ch->ids[said->n_fed], out, NULL));
+        TRY(speech_feed(said->speech, buf_str(out)));
+        buf_clear(out);
+    }
+    if (!ended)
+        return OK;
+    TRY(detok_end(&said->detok, out, NULL));
+    if (out->n > 0)
+        TRY(speech_feed(said->speech, buf_str(out)));
+    buf_clear(out);
+    return speech_end(said->speech);
+}
+
 enum err answer_feed(struct part *p, uint32_t i_choice, uint32_t n_out, bool ended, struct buf *out)
 {
     struct said *said = &p->said[i_choice];
     const struct choice *ch = &p->r->choices[i_choice];
     const uint32_t n = answer_n_told(p->g, ch, n_out, ended);
     const bool has_tok = p->g->net->s->serving->tok != NULL;
+    if (said->speech != NULL)
+        return feed_speech(said, ch, n, ended, out);
     for (; said->n_fed < n; said->n_fed++) {
         if (has_tok)
             TRY(detok_feed(&said->detok, ch->ids[said->n_fed], out, NULL));
@@ -344,11 +375,16 @@ static void add_chat_choice(struct part *p, uint32_t k, struct str text, struct 
     const struct generation *g = p->g;
     const struct choice *ch = &p->r->choices[k];
     const uint32_t n_out = atomic_load_explicit(&ch->n_out, memory_order_acquire);
-    buf_addf(out, "{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":", k);
-    buf_add_json_str(out, text);
+    buf_addf(out, "{\"index\":%u,\"message\":{\"role\":\"assistant\",", k);
+    if (p->said[k].speech != NULL)
+        speech_message(p->said[k].speech, out);
+    else {
+        buf_add(out, STR("\"content\":"));
+        buf_add_json_str(out, text);
+    }
     buf_add(out, STR(",\"refusal\":null},\"logprobs\":"));
     answer_logprobs(p, k, 0, answer_n_told(g, ch, n_out, true), out);
-    buf_addf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", answer_finish(g, ch));
+    buf_addf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", answer_finish(p, k));
     answer_stop_reason(p, k, out);
     if (g->return_token_ids) {
         buf_add(out, STR(",\"token_ids\":"));
@@ -367,7 +403,7 @@ static void add_completion_choice(struct part *p, uint32_t k, struct str text, s
     buf_add(out, STR(",\"logprobs\":"));
     answer_completion_logprobs(
         p, k, (struct answer_span){.to = answer_n_told(g, ch, n_out, true), .with_prompt = g->echo}, out);
-    buf_addf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", answer_finish(g, ch));
+    buf_addf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", answer_finish(p, k));
     answer_stop_reason(p, k, out);
     buf_add(out, STR(",\"prompt_logprobs\":"));
     answer_prompt_logprobs(p, out);

@@ -41,6 +41,8 @@ struct server_options {
     uint64_t body_max;                             /* bytes of a request; 0 = HTTP_BODY_BYTES_DEFAULT */
     uint32_t connections_max;                      /* 0 = HTTP_CONNECTIONS_DEFAULT */
     uint32_t ping_s;                               /* comment lines on a silent stream; 0 = none */
+    const char *tool_call_parser;                  /* a row of text/tool_syntax.h, "auto" or "none"; NULL = auto */
+    const char *reasoning_parser;                  /* the same */
     enum grammar_whitespace structured_whitespace; /* of JSON that obeys a schema, unless a request says otherwise */
     bool no_page;                                  /* do not serve the web page */
     bool access_log;                               /* one line per request */

@@ -97,7 +97,8 @@ uint32_t tenant_name(struct keys *k, uint32_t tenant, char out[TENANT_NAME_MAX],
 
 enum server_phase { PHASE_STARTING, PHASE_READY, PHASE_DRAINING, PHASE_CLOSING };
 
-struct conn; /* guard.c: what is known about the bytes of a connection, by descriptor */
+struct tool_dialect; /* text/tool_syntax.h */
+struct conn;         /* guard.c: what is known about the bytes of a connection, by descriptor */
 struct replay;
 
 struct server {
@@ -127,8 +128,10 @@ struct server {
     uint32_t n_names;
     char fingerprint[64];
     int64_t created_s;
-    struct grammars *grammars; /* NULL: the model has no tokenizer */
-    uint32_t token_bytes_max;  /* of the longest token: how few tokens a text can have */
+    struct tool_dialect *dialect;    /* how the model writes calls and reasoning */
+    uint32_t think_begin, think_end; /* ids of its marks around reasoning; TOK_NONE = no such tokens */
+    struct grammars *grammars;       /* NULL: the model has no tokenizer */
+    uint32_t token_bytes_max;        /* of the longest token: how few tokens a text can have */
     _Atomic uint32_t n_attached;
 
     /* Resumable streams, shared (replay.c). */

@@ -31,7 +31,7 @@ static void use_request_id(struct call *c, const struct fields *f)
     memcpy(c->id, shown, sizeof c->id);
 }
 
-static bool start_chat(struct call *c, const json_t *doc, struct fields *f, struct api_error *ae)
+static bool start_chat(struct call *c, const json_t *doc, struct fields *f, struct tool_ask **ask, struct api_error *ae)
 {
     const struct serving *sv = c->s->serving;
     const struct fields_model m = {
@@ -40,16 +40,18 @@ static bool start_chat(struct call *c, const json_t *doc, struct fields *f, stru
     fields_init(f, m);
     bool waits = false;
     if (!model_check(c, (struct in){doc, ae}) || !fields_read(f, doc, m, ae) || !read_chat_fields(f, doc, ae) ||
-        !call_grammar(c, f, &waits, ae))
+        !tool_ask_read(c, doc, ask, ae) || !call_grammar(c, f, &waits, ae))
         return false;
     if (waits)
         return true;
-    if (!prompt_from_chat(c, doc, &ids, ae))
+    if (!prompt_from_chat(c, doc, &ids, ae) || !tool_ask_prompt(*ask, c, buf_str(&c->net->chat.text), ae))
         return false;
     use_request_id(c, f);
     struct generation *g = generation_new(c, GEN_CHAT, f, 1, ae);
     if (g == NULL)
         return false;
+    g->ask = *ask; /* its from now on */
+    *ask = NULL;
     if (!generation_prompt(g, f, ids.p, ids.n, ae)) {
         generation_free(g);
         return false;
@@ -68,13 +70,15 @@ void route_chat(struct call *c)
     struct api_error ae = {0};
     json_t *doc = NULL;
     struct fields *f = mem_zalloc(sizeof *f);
+    struct tool_ask *ask = NULL;
     bool ok = false;
     if (f == NULL)
         api_fail_err(&ae, &(struct error){.code = ERR_NOMEM}, NULL);
     else {
-        ok = call_json(c, &doc, &ae) && start_chat(c, doc, f, &ae);
+        ok = call_json(c, &doc, &ae) && start_chat(c, doc, f, &ask, &ae);
         fields_fini(f);
     }
+    tool_ask_free(ask);
     mem_free(f);
     json_decref(doc);
     if (!ok)

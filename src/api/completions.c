@@ -9,6 +9,9 @@ static bool read_completion_fields(struct fields *f, const json_t *doc, bool *ec
     const struct in in = {doc, ae};
     int64_t logprobs = -1;
     f->max_tokens = MAX_TOKENS_DEFAULT;
+    if (json_array_size(in_get(in, "tools")) > 0)
+        return api_fail_code(
+            ae, 400, "tools", "unsupported_parameter", "'tools' is refused: it is for /v1/chat/completions");
     if (!in_u32(in, "max_tokens", 0, MODEL_CONTEXT_MAX, &f->max_tokens) || !in_bool(in, "echo", echo) ||
         !in_i64(in, "logprobs", 0, LOGPROBS_MAX, &logprobs))
         return false;

@@ -16,9 +16,8 @@ static const struct refused {
     enum { FINE_NULL, FINE_FALSE, FINE_ONE, FINE_EMPTY } fine;
     const char *why;
 } refused_fields[] = {
-    {"tools", FINE_EMPTY, "tool calls are not supported"},
-    {"functions", FINE_EMPTY, "tool calls are not supported"},
-    {"function_call", FINE_NULL, "tool calls are not supported"},
+    {"functions", FINE_EMPTY, "it was replaced by 'tools'"},
+    {"function_call", FINE_NULL, "it was replaced by 'tool_choice'"},
     {"use_beam_search", FINE_FALSE, "beam search is not supported"},
     {"best_of", FINE_ONE, "best_of is not supported; ask for n choices"},
     {"length_penalty", FINE_ONE, "it only means something in beam search, which is not supported"},
@@ -33,7 +32,6 @@ static const struct refused {
     {"kv_transfer_params", FINE_EMPTY, "KV transfer is not supported"},
     {"vllm_xargs", FINE_EMPTY, "it is for vLLM alone"},
     {"repetition_detection", FINE_NULL, "repetition detection is not supported"},
-    {"thinking_token_budget", FINE_NULL, "a budget for thinking is not supported"},
     {"web_search_options", FINE_NULL, "there is no web search"},
     {"prompt_embeds", FINE_NULL, "embeddings are not taken as prompts"},
     {"suffix", FINE_EMPTY, "inserting before a suffix is not supported"},
@@ -61,9 +59,6 @@ static bool refuse_fields(struct in in)
         const json_t *v = in_get(in, r->name);
         if (v == NULL || is_fine(v, r))
             continue;
-        const json_t *choice = in_get(in, "tool_choice");
-        if (strcmp(r->name, "tools") == 0 && json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0)
-            continue; /* tools that may not be called change nothing */
         return api_fail_code(in.ae, 400, r->name, "unsupported_parameter", "'%s' is refused: %s", r->name, r->why);
     }
     return true;

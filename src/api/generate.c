@@ -94,8 +94,13 @@ void generation_free(struct generation *g)
 {
     if (g == NULL)
         return;
-    for (uint32_t i = 0; i < g->n_parts; i++)
+    for (uint32_t i = 0; i < g->n_parts; i++) {
+        for (uint32_t k = 0; k < g->n; k++)
+            if (g->parts[i].said[k].speech != NULL)
+                speech_fini(g->parts[i].said[k].speech);
         request_free(g->parts[i].r);
+    }
+    tool_ask_free(g->ask);
     if (g->replay != NULL)
         replay_release(g->replay);
     arena_fini(&g->arena);
@@ -146,6 +151,23 @@ static uint32_t gather_stop_ids(const struct serving *sv, const struct fields *f
     return n;
 }
 
+/* A budget for reasoning is kept by the scheduler, by its marks. Guesses would blur where it ends. */
+static bool budget_thinking(const struct generation *g, struct request_options *o, struct api_error *ae)
+{
+    const struct server *s = g->net->s;
+    if (g->ask->budget == THINK_ANY)
+        return true;
+    if (s->think_begin == TOK_NONE || s->think_end == TOK_NONE)
+        return api_fail_code(ae, 400, "thinking_budget", "unsupported_parameter",
+            "a budget for thinking is refused: the model's marks around reasoning are not single tokens");
+    o->think_budget = MAX(g->ask->budget, 1u);
+    o->think_begin = s->think_begin;
+    o->think_end = s->think_end;
+    o->is_thinking = g->ask->start == REASONING_OPEN;
+    o->spec = SPEC_NONE;
+    return true;
+}
+
 static bool make_request(struct generation *g, const struct fields *f, const uint32_t *ids, uint32_t n, uint32_t room,
     struct request **out, struct api_error *ae)
 {
@@ -165,6 +187,7 @@ static bool make_request(struct generation *g, const struct fields *f, const uin
         .vocab = sv->tok != NULL ? tok_vocab(sv->tok) : NULL,
         .lead = sv->tok != NULL ? tok_lead_rule(sv->tok) : (struct tok_lead){0},
         .show_special = f->show_special,
+        .mark_special = g->ask != NULL && g->ask->parses,
         .allowed = f->allowed,
         .vocab_size = sv->config.vocab,
         .n_top = MAX(f->n_top, f->n_prompt_top),
@@ -181,6 +204,8 @@ static bool make_request(struct generation *g, const struct fields *f, const uin
         return api_fail_err(ae, &e, NULL);
     if (serving_spec(sv, f->spec, f->spec_k, &o, &e) != OK)
         return api_fail_code(ae, 400, "speculative", "unsupported_parameter", "'speculative' is refused: %s", e.text);
+    if (g->ask != NULL && !budget_thinking(g, &o, ae))
+        return false;
     if (f->n_stops > 0 && sv->tok != NULL && stop_set_new(&stops, f->stops, f->n_stops, &e) != OK)
         return api_fail_err(ae, &e, "stop");
     o.stops = stops;
@@ -191,6 +216,20 @@ static bool make_request(struct generation *g, const struct fields *f, const uin
         stop_set_free(stops);
         grammar_unref(f->grammar);
         return api_fail_err(ae, &e, NULL);
+    }
+    return true;
+}
+
+static bool make_speeches(struct generation *g, struct part *p, const struct fields *f, struct api_error *ae)
+{
+    const uint64_t seed = hash64(p->r->o.prompt, p->r->o.n_prompt * sizeof *p->r->o.prompt, 1);
+    for (uint32_t k = 0; k < f->n; k++) {
+        struct speech *s = arena_take(&g->arena, sizeof *s);
+        if (s == NULL)
+            return api_fail_err(ae, &(struct error){.code = ERR_NOMEM}, NULL);
+        p->said[k].speech = s;
+        if (!speech_init(s, g->call, g->ask, f->stream, f->show_special, seed + (uint64_t)k * 1000003, ae))
+            return false;
     }
     return true;
 }
@@ -219,8 +258,11 @@ bool generation_prompt(
     g->reserved += n + (uint64_t)f->n * room;
     for (uint32_t k = 0; k < f->n && sv->tok != NULL; k++)
         detok_init(&p->said[k].detok, tok_vocab(sv->tok), tok_lead_rule(sv->tok), p->r->o.stops,
-            (struct detok_opts){.show_special = f->show_special, .continues = true, .include_stop = f->include_stop});
-    return true;
+            (struct detok_opts){.show_special = f->show_special,
+                .continues = true,
+                .include_stop = f->include_stop,
+                .mark_special = p->r->o.mark_special});
+    return g->ask == NULL || !g->ask->parses || make_speeches(g, p, f, ae);
 }
 
 static bool add_prompt(struct generation *g, const struct fields *f, const json_t *v, bool add_special, const char *key,
@@ -342,7 +384,9 @@ static void emit_text(struct part *p, uint32_t k, struct str text, uint32_t n_to
         buf_add(b, STR("{\"index\":"));
         buf_add_u64(b, k);
         buf_add(b, STR(",\"delta\":{"));
-        if (text.n > 0) {
+        if (said->speech != NULL)
+            speech_delta(said->speech, b);
+        else if (text.n > 0) {
             buf_add(b, STR("\"content\":"));
             buf_add_json_str(b, text);
         }
@@ -368,7 +412,7 @@ static void emit_text(struct part *p, uint32_t k, struct str text, uint32_t n_to
         answer_ids(ch->ids + said->n_told, n_told - said->n_told, b);
     }
     if (ended) {
-        buf_addf(b, ",\"finish_reason\":\"%s\",\"stop_reason\":", answer_finish(g, ch));
+        buf_addf(b, ",\"finish_reason\":\"%s\",\"stop_reason\":", answer_finish(p, k));
         answer_stop_reason(p, k, b);
         buf_add(b, STR("}"));
     } else
@@ -433,7 +477,7 @@ static void pump_choice(struct part *p, uint32_t k, struct buf *text)
         return;
     }
     const bool reports = (g->want_logprobs || g->return_token_ids) && n_told > said->n_told;
-    if (text->n > 0 || reports || ended)
+    if (text->n > 0 || reports || ended || (said->speech != NULL && speech_has(said->speech)))
         emit_text(p, k, buf_str(text), n_told, ended);
     said->has_ended = ended;
 }

@@ -12,6 +12,7 @@
 #define API_GENERATE_H
 
 #include "api/fields.h"
+#include "api/speech.h"
 #include "text/detok.h"
 
 enum generation_kind { GEN_CHAT, GEN_COMPLETION, GEN_EMBEDDING };
@@ -19,11 +20,12 @@ enum generation_kind { GEN_CHAT, GEN_COMPLETION, GEN_EMBEDDING };
 /* What has been said of one choice. */
 struct said {
     struct detok detok;
-    uint32_t n_fed;   /* ids that became text */
-    uint32_t n_told;  /* ids that were reported: log-probabilities, token ids */
-    uint64_t n_chars; /* code points of the text so far; text_offset counts them */
-    bool has_begun;   /* its first event is written */
-    bool has_ended;   /* its last event is written */
+    struct speech *speech; /* calls and reasoning are split off; NULL = the text is the answer */
+    uint32_t n_fed;        /* ids that became text */
+    uint32_t n_told;       /* ids that were reported: log-probabilities, token ids */
+    uint64_t n_chars;      /* code points of the text so far; text_offset counts them */
+    bool has_begun;        /* its first event is written */
+    bool has_ended;        /* its last event is written */
 };
 
 struct part {
@@ -60,6 +62,7 @@ struct generation {
     uint32_t tenant;
     uint64_t reserved; /* tokens taken from the tenant's budget */
     struct replay *replay;
+    struct tool_ask *ask; /* of a chat; NULL = none */
 };
 
 /* NULL: no memory, ae is set. */
@@ -93,7 +96,7 @@ struct tok_text { /* for people and JSON: a token as text */
     struct str bytes;
     char room[32];
 };
-const char *answer_finish(const struct generation *g, const struct choice *ch);    /* "stop", "length", "abort" */
+const char *answer_finish(const struct part *p, uint32_t i_choice);                /* "stop", "length", "tool_calls" */
 void answer_stop_reason(const struct part *p, uint32_t i_choice, struct buf *out); /* a string, an id or null */
 void answer_usage(const struct generation *g, struct buf *out);                    /* {"prompt_tokens":...} */
 

@@ -4,6 +4,8 @@
  * So the work a request can cause on a network thread is bounded by the context and not by the size of its body. */
 #include "api/prompt.h"
 
+#include "api/tools.h"
+
 #include <string.h>
 
 static bool check_length(struct call *c, size_t bytes, const char *key, struct api_error *ae)
@@ -130,45 +132,60 @@ static bool check_messages(struct call *c, json_t *messages, struct api_error *a
             return api_fail(ae, 400, "messages", "'messages[%zu]' must be an object", i);
         if (!json_is_string(role) || json_string_length(role) == 0 || json_string_length(role) > 64)
             return api_fail(ae, 400, "messages", "'messages[%zu].role' must be a string of 1 to 64 bytes", i);
-        if (!flatten_content(m, i, ae))
+        if (!flatten_content(m, i, ae) || !tools_message(m, i, ae))
             return false;
         bytes += json_string_length(json_object_get(m, "content"));
     }
     return check_length(c, bytes, "messages", ae);
 }
 
-/* A field that the template knows as a variable of its own. */
-static json_t *merged_kwargs(const json_t *doc, const json_t *kwargs)
-{
-    const json_t *effort = json_object_get(doc, "reasoning_effort");
-    json_t *out = kwargs != NULL ? json_copy((json_t *)(uintptr_t)kwargs) : json_object();
-    if (out != NULL && json_is_string(effort) && json_object_get(out, "reasoning_effort") == NULL)
-        json_object_set(out, "reasoning_effort", (json_t *)(uintptr_t)effort);
-    return out;
-}
-
-static bool render(struct call *c, const json_t *doc, const json_t *messages, struct api_error *ae)
+/* The template for a conversation with or without tools, and the tools as it is to see them. */
+static bool pick_template(struct call *c, const json_t *doc, json_t *messages, const struct chat_template **t,
+    const json_t **tools, struct api_error *ae)
 {
     const struct serving *sv = c->s->serving;
+    struct error e = {0};
+    if (!in_array((struct in){doc, ae}, "tools", TOOLS_MAX, tools))
+        return false;
+    if (json_array_size(*tools) == 0)
+        *tools = NULL;
+    *t = sv->chat;
+    if (*tools == NULL)
+        return true;
+    if (chat_set_pick(sv->chats, NULL, true, t, &e) != OK)
+        return api_fail_err(ae, &e, "tools");
+    if (chat_template_reads(*t, "tools") && !tool_dialect_is_guest(c->s->dialect))
+        return true;
+    const json_t *told = *tools;
+    *tools = NULL;
+    return tools_instruct(c, told, messages, ae);
+}
+
+static bool render(struct call *c, const json_t *doc, json_t *messages, struct api_error *ae)
+{
     const struct in in = {doc, ae};
+    const struct chat_template *t = NULL;
     struct chat_token tokens[4];
-    const json_t *kwargs = NULL, *documents = NULL;
+    const json_t *kwargs = NULL, *documents = NULL, *tools = NULL;
     bool add_prompt = true;
     struct error e = {0};
     if (!in_object(in, "chat_template_kwargs", &kwargs) || !in_array(in, "documents", 1024, &documents) ||
-        !in_bool(in, "add_generation_prompt", &add_prompt))
+        !in_bool(in, "add_generation_prompt", &add_prompt) || !pick_template(c, doc, messages, &t, &tools, ae))
         return false;
-    json_t *all = merged_kwargs(doc, kwargs);
-    if (all == NULL)
+    json_t *all = kwargs != NULL ? json_copy((json_t *)(uintptr_t)kwargs) : json_object();
+    if (all == NULL || !tools_kwargs(doc, all, ae)) {
+        json_decref(all);
         return api_fail_err(ae, &(struct error){.code = ERR_NOMEM}, NULL);
+    }
     const struct chat_input input = {.messages = messages,
+        .tools = tools,
         .documents = documents,
         .kwargs = all,
         .tokens = tokens,
-        .n_tokens = model_chat_tokens(sv->tok, tokens),
+        .n_tokens = model_chat_tokens(c->s->serving->tok, tokens),
         .add_generation_prompt = add_prompt,
         .now_unix_s = clock_wall(c->s->o.clock) / (int64_t)NS_PER_S};
-    const enum err err = chat_render(sv->chat, &input, &c->net->chat, &e);
+    const enum err err = chat_render(t, &input, &c->net->chat, &e);
     json_decref(all);
     return err == OK || api_fail_err(ae, &e, "messages");
 }
@@ -185,7 +202,7 @@ bool prompt_from_chat(struct call *c, const json_t *doc, struct tok_ids *out, st
         return false;
     if (json_array_size(messages) == 0)
         return api_fail(ae, 400, "messages", "'messages' must be an array with at least one message");
-    if (!check_messages(c, (json_t *)(uintptr_t)messages, ae) || !render(c, doc, messages, ae))
+    if (!check_messages(c, (json_t *)(uintptr_t)messages, ae) || !render(c, doc, (json_t *)(uintptr_t)messages, ae))
         return false;
     const struct chat_output *o = &c->net->chat;
     struct tok_part *parts = mem_array(MAX(o->n_segments, (size_t)1), sizeof *parts);

@@ -2,6 +2,7 @@
 #include "api/api_int.h"
 
 #include "base/team.h"
+#include "text/tool_syntax.h"
 
 #include <event2/event.h>
 #include <event2/thread.h>
@@ -118,8 +119,34 @@ static void measure_tokens(struct server *s)
         s->token_bytes_max = MAX(s->token_bytes_max, v->offsets[i + 1] - v->offsets[i]);
 }
 
+static uint32_t find_token(const struct vocab_view *v, struct str name)
+{
+    for (uint32_t i = 0; v != NULL && name.n > 0 && i < v->n; i++)
+        if (str_eq(vocab_bytes(v, i), name))
+            return i;
+    return TOK_NONE;
+}
+
+/* How the model writes calls and reasoning, from the template that would be told of tools. */
+static enum err choose_dialect(struct server *s, const struct serving *sv, struct error *e)
+{
+    const struct chat_template *t = sv->chat;
+    const struct vocab_view *v = sv->tok != NULL ? tok_vocab(sv->tok) : NULL;
+    if (t != NULL)
+        TRY(chat_set_pick(sv->chats, NULL, true, &t, e));
+    const struct tool_dialect_options o = {.template = t != NULL ? chat_template_source(t) : (struct str){0},
+        .vocab = v,
+        .calls = s->o.tool_call_parser,
+        .reasoning = s->o.reasoning_parser};
+    TRY(tool_dialect_new(&o, &s->dialect, e));
+    s->think_begin = find_token(v, tool_dialect_think_begin(s->dialect));
+    s->think_end = find_token(v, tool_dialect_think_end(s->dialect));
+    return OK;
+}
+
 enum err server_attach(struct server *s, const struct server_model *m, struct error *e)
 {
+    TRY(choose_dialect(s, m->serving, e));
     if (m->n_names == 0 || m->n_names > COUNT_OF(s->names))
         return FAIL(e, ERR_LIMIT, "a model has 1 to %zu names", COUNT_OF(s->names));
     for (size_t i = 0; i < m->n_names; i++) {
@@ -188,6 +215,7 @@ void server_close(struct server *s)
     replays_free(s);
     tls_free(s->tls);
     keys_fini(&s->keys);
+    tool_dialect_free(s->dialect);
     pthread_mutex_destroy(&s->replays_lock);
     mem_free(s->nets);
     mem_free(s->conns);

@@ -119,8 +119,9 @@ struct options {
     const char *speculative; /* none, ngram, draft:MODEL */
     uint64_t speculative_k, ngram_min, ngram_max;
     /* the server */
-    const char *host, *unix_socket; /* NULL = no Unix socket */
-    uint64_t port;                  /* 0 = any free one */
+    const char *host, *unix_socket;                  /* NULL = no Unix socket */
+    uint64_t port;                                   /* 0 = any free one */
+    const char *tool_call_parser, *reasoning_parser; /* a syntax, auto or none */
     struct option_list served_names;
     const char *key_file, *cert_file, *cert_key_file; /* NULL = none */
     struct option_list origins, hosts;

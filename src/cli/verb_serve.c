@@ -197,6 +197,8 @@ static enum err open_server(struct serve *v, struct error *e)
         .body_max = o->max_body_bytes,
         .connections_max = (uint32_t)o->max_connections,
         .ping_s = (uint32_t)o->ping_s,
+        .tool_call_parser = o->tool_call_parser,
+        .reasoning_parser = o->reasoning_parser,
         .structured_whitespace = (enum grammar_whitespace)o->structured_whitespace,
         .no_page = !o->page,
         .access_log = o->access_log,

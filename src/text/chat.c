@@ -11,7 +11,8 @@
 #include <string.h>
 
 struct chat_template {
-    char *name;
+    char *name, *source;
+    size_t n_source;
     struct jtree tree;
 };
 
@@ -22,7 +23,9 @@ enum err chat_template_new(struct chat_template **out, const char *name, struct 
     if (t == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for template %s", name);
     t->name = mem_copy_str(str_of(name));
-    if (t->name == NULL) {
+    t->source = mem_copy_str(source);
+    t->n_source = source.n;
+    if (t->name == NULL || t->source == NULL) {
         chat_template_free(t);
         return FAIL(e, ERR_NOMEM, "no memory for template %s", name);
     }
@@ -44,12 +47,18 @@ void chat_template_free(struct chat_template *t)
         return;
     arena_fini(&t->tree.arena);
     mem_free(t->name);
+    mem_free(t->source);
     mem_free(t);
 }
 
 const char *chat_template_name(const struct chat_template *t)
 {
     return t->name;
+}
+
+struct str chat_template_source(const struct chat_template *t)
+{
+    return (struct str){t->source, t->n_source};
 }
 
 bool chat_template_reads(const struct chat_template *t, const char *variable)

@@ -32,6 +32,7 @@ struct chat_template;
 enum err chat_template_new(struct chat_template **out, const char *name, struct str source, struct error *e) MUST_CHECK;
 void chat_template_free(struct chat_template *t); /* NULL is fine */
 const char *chat_template_name(const struct chat_template *t);
+struct str chat_template_source(const struct chat_template *t); /* as it was given; says which syntaxes a model knows */
 
 /* True when the template reads a variable of that name anywhere ("tools", "enable_thinking", "documents"): lets the
  * caller say that a model has no tool support instead of dropping tools silently. */

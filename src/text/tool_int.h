@@ -76,7 +76,7 @@ struct tool_dialect {
     struct str trigger, lead; /* empty = none */
     struct str think_begin, think_end;
     struct str harmony[H_COUNT];
-    bool is_harmony;
+    bool is_harmony, is_guest;
     bool is_control[H_COUNT]; /* of harmony's */
 };
 

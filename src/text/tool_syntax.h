@@ -51,11 +51,11 @@ struct tool_dialect;
 struct tool_dialect_options {
     struct str template;            /* the source of the chat template; empty = none */
     const struct vocab_view *vocab; /* NULL: no control tokens */
-    const char *calls;              /* a row's name, "auto" (or NULL) or "none" */
+    const char *calls;              /* a row's name, "auto" (or NULL) or "none"; "auto" without a find is hermes */
     const char *reasoning;          /* the same */
 };
 
-/* ERR_INVALID: no row of that name. A dialect without any syntax is fine. */
+/* ERR_INVALID: no row of that name. */
 enum err tool_dialect_new(const struct tool_dialect_options *o, struct tool_dialect **out, struct error *e) MUST_CHECK;
 void tool_dialect_free(struct tool_dialect *d); /* NULL is fine */
 
@@ -67,7 +67,8 @@ const char *tool_dialect_reasoning(const struct tool_dialect *d);
  * 24. */
 size_t tool_dialect_id_chars(const struct tool_dialect *d);
 
-/* A call syntax for a template that knows no tools: the instructions that take their place in the system message. */
+/* The template does not know the syntax: tools are told to the model in the system message. */
+bool tool_dialect_is_guest(const struct tool_dialect *d);
 void tool_dialect_instruct(const struct tool_dialect *d, const json_t *tools, struct buf *out);
 
 /* What the end of a rendered prompt says about the answer. */
@@ -78,8 +79,9 @@ enum reasoning_start {
 };
 enum reasoning_start tool_dialect_start(const struct tool_dialect *d, struct str prompt);
 
-/* The text that ends reasoning, as the model would write it, TOOL_MARK for control tokens; empty = there is none. */
-struct str tool_dialect_reasoning_end(const struct tool_dialect *d);
+/* The names of the two marks around reasoning; empty = it has no such marks. */
+struct str tool_dialect_think_begin(const struct tool_dialect *d);
+struct str tool_dialect_think_end(const struct tool_dialect *d);
 
 /* ---- the tools of a request ---- */
 

@@ -246,7 +246,9 @@ static enum err choose_calls(const struct tool_dialect_options *o, const struct 
     *out = NULL;
     if (is_auto(name)) {
         *out = detect_calls(o->template);
-        return OK;
+        if (*out != NULL)
+            return OK;
+        name = "hermes"; /* what most models have seen */
     }
     if (strcmp(name, "none") == 0)
         return OK;
@@ -256,7 +258,7 @@ static enum err choose_calls(const struct tool_dialect_options *o, const struct 
     for (size_t i = 0; i < n_tool_syntaxes && *out == NULL; i++)
         if (strcmp(name, tool_syntaxes[i].name) == 0)
             *out = &tool_syntaxes[i];
-    return *out != NULL ? OK : FAIL(e, ERR_INVALID, "there is no tool call syntax '%s'", o->calls);
+    return *out != NULL ? OK : FAIL(e, ERR_INVALID, "there is no tool call syntax '%s'", name);
 }
 
 static enum err choose_reasoning(
@@ -375,6 +377,7 @@ enum err tool_dialect_new(const struct tool_dialect_options *o, struct tool_dial
     arena_init(&d->arena, MIB);
     d->calls = calls;
     d->reasoning = reasoning;
+    d->is_guest = calls != NULL && detect_calls(o->template) != calls;
     d->is_harmony = (calls != NULL && calls->is_harmony) || (reasoning != NULL && reasoning->is_harmony);
     if (!bind_calls(d, o->vocab) || !bind_reasoning(d, o->vocab) || !bind_harmony(d, o->vocab)) {
         tool_dialect_free(d);
@@ -409,9 +412,19 @@ size_t tool_dialect_id_chars(const struct tool_dialect *d)
     return d->calls != NULL && d->calls->short_ids ? 9 : 24;
 }
 
-struct str tool_dialect_reasoning_end(const struct tool_dialect *d)
+bool tool_dialect_is_guest(const struct tool_dialect *d)
 {
-    return d->think_end;
+    return d->is_guest;
+}
+
+struct str tool_dialect_think_begin(const struct tool_dialect *d)
+{
+    return str_of(d->reasoning != NULL && d->reasoning->begin != NULL ? d->reasoning->begin : "");
+}
+
+struct str tool_dialect_think_end(const struct tool_dialect *d)
+{
+    return str_of(d->reasoning != NULL && d->reasoning->end != NULL ? d->reasoning->end : "");
 }
 
 static struct str trim_end(struct str s)

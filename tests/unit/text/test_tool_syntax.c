@@ -422,13 +422,14 @@ static void syntaxes_are_found_in_templates(void **state)
     } cases[] = {{"{{ '<tool_call>\\n{\"name\": ' }} \"arguments\" <think> </think>", "hermes", "think"},
         {"[TOOL_CALLS] [ARGS] [CALL_ID]", "mistral_call_id", NULL}, {"[TOOL_CALLS] [ARGS]", "mistral", NULL},
         {"[TOOL_CALLS][", "mistral_array", NULL}, {"<|start|><|channel|>analysis<|message|>", "harmony", "harmony"},
-        {"no tools here", NULL, NULL}, {"", NULL, NULL}};
+        {"no tools here", "hermes", NULL}, {"", "hermes", NULL}};
     struct error err;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct tool_dialect *d = NULL;
         assert_ok(
             err, tool_dialect_new(&(struct tool_dialect_options){.template = str_of(cases[i].template)}, &d, &err));
         const char *calls = tool_dialect_calls(d), *reasoning = tool_dialect_reasoning(d);
+        assert_int_equal(tool_dialect_is_guest(d), i >= COUNT_OF(cases) - 2);
         assert_string_equal(calls != NULL ? calls : "-", cases[i].calls != NULL ? cases[i].calls : "-");
         assert_string_equal(reasoning != NULL ? reasoning : "-", cases[i].reasoning != NULL ? cases[i].reasoning : "-");
         tool_dialect_free(d);
