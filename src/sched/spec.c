@@ -58,6 +58,11 @@ static uint32_t room_for(const struct sched *s, const struct seq *q)
         const uint32_t read = s->groups[q->group].seen_read, unread = q->n_out - MIN(read, q->n_out);
         n = MIN(n, q->read_window - MIN(q->read_window, unread + 1));
     }
+    const struct request_options *o = &q->request->o;
+    if (o->think_budget > 0) { /* what is forced comes behind the last token of a step, never between */
+        const uint32_t left = q->choice->think_left;
+        n = MIN(n, left == THINK_OFF ? o->think_budget : left - MIN(left, 1u));
+    }
     return n;
 }
 

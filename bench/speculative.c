@@ -1,0 +1,502 @@
+/* What guesses are worth: the same answers with and without them, by turns, on real shapes; prints JSON, one object a
+ * line. bench/speculative.py calls it and writes the tables and plots of docs/speculative.md.
+ *
+ *     quern_speculative [shape=llama-3.2-1b] [weights=q4_0] [streams=1] [k=5] [text=edit|random|sure] [accept=0.8]
+ *                       [method=ngram|coin] [tokens=160] [rounds=3] [always=1] [threads=N] [device=cpu|cuda] [rows=1]
+ *
+ * Weights are random, so a model of this shape says nothing worth guessing. Everything is computed as it would be
+ * (rows, logits, the choice), and then the token chosen is replaced by the next one of a text that was written before:
+ *   edit     the answer is the prompt's own text with a few words changed now and then
+ *   random   words by Zipf's law, alike in prompt and answer: n-grams that come again mean nothing
+ *   sure     no text: a guess holds with probability accept, whatever it is (method=coin)
+ * A guess is right when it is what the text goes on with. So the cost of a step is real, and how often guesses hold is
+ * the text's.
+ *
+ * rows=1 instead measures steps of 1 to 9 rows of one sequence, every row with logits. */
+#include "base/mem.h"
+#include "base/rng.h"
+#include "cpu/cpu.h"
+#include "engine/engine.h"
+#include "model/dummy.h"
+#include "model/model.h"
+#ifdef QUERN_CUDA
+#include "cuda/cuda.h"
+#endif
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define STREAMS_MAX 64
+#define ROUNDS_MAX  64
+#define PROMPT      512u
+#define BLOCK       16u
+#define WORDS       4000u /* that texts are made of */
+
+enum text_kind { TEXT_EDIT, TEXT_RANDOM, TEXT_SURE };
+
+struct options {
+    const char *shape;
+    enum dtype weights;
+    uint32_t streams, k, tokens, rounds, threads;
+    enum text_kind text;
+    enum spec_method method;
+    double accept;
+    bool always, is_cuda, rows;
+};
+
+struct job { /* one answer: what it will say */
+    uint32_t prompt[PROMPT], *script;
+};
+
+/* The runner in between: what the model chose is replaced by what the text says. */
+struct teller {
+    struct runner base;
+    struct runner_ops ops;
+    struct runner *inner;
+    struct bench *b;
+    struct step_token *tokens; /* [out_max] */
+    uint32_t n;
+};
+
+struct bench {
+    struct options o;
+    struct clock clock;
+    struct model_config *cfg;
+    struct dummy *dummy;
+    struct decoder *decoder;
+    struct engine *engine;
+    struct engine_client *client;
+    struct teller teller;
+    struct job jobs[STREAMS_MAX];
+    uint64_t n_coins;
+    struct engine_stats stats;
+};
+
+static uint64_t draw(uint64_t seed, uint64_t i)
+{
+    return rng_u64((struct rng_key){.seed = seed, .index = i, .purpose = RNG_DUMMY});
+}
+
+static double unit(uint64_t seed, uint64_t i)
+{
+    return (double)(draw(seed, i) >> 11) * 0x1p-53;
+}
+
+/* ---- texts ---- */
+
+/* Zipf: the word of rank r has probability about 1 / (r ln n). */
+static uint32_t word(uint64_t seed, uint64_t i)
+{
+    return 100 + (uint32_t)exp(unit(seed, i) * log((double)WORDS));
+}
+
+/* The prompt's own words in order, some of them changed, some left out. */
+static void write_edit(struct job *j, uint32_t n, uint64_t seed)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t dice = draw(seed + 1, i);
+        if (dice % 25 == 0)
+            at += 1 + (uint32_t)(dice >> 32) % 4; /* left out */
+        j->script[i] = dice % 25 == 1 ? word(seed + 2, i) : j->prompt[at % PROMPT];
+        at++;
+    }
+}
+
+static enum err write_jobs(struct bench *b, struct error *e)
+{
+    for (uint32_t s = 0; s < b->o.streams; s++) {
+        struct job *j = &b->jobs[s];
+        j->script = mem_array(b->o.tokens, sizeof *j->script);
+        if (j->script == NULL)
+            return FAIL(e, ERR_NOMEM, "no memory for texts");
+        for (uint32_t i = 0; i < PROMPT; i++)
+            j->prompt[i] = word(1000 + s, i);
+        for (uint32_t i = 0; i < b->o.tokens; i++)
+            j->script[i] = word(2000 + s, i);
+        if (b->o.text == TEXT_EDIT)
+            write_edit(j, b->o.tokens, 3000 + s);
+    }
+    return OK;
+}
+
+/* ---- the teller ---- */
+
+static struct teller *self(struct runner *r)
+{
+    return (struct teller *)(void *)r;
+}
+
+static bool holds(struct bench *b, uint32_t guess, uint32_t said)
+{
+    return b->o.text == TEXT_SURE ? unit(77, b->n_coins++) < b->o.accept : guess == said;
+}
+
+static void tell(struct teller *t, const struct plan *p, const struct plan_seq *s, const struct slot_view *v)
+{
+    const int32_t *guess = plan_token(p) + s->first_row + s->n_rows - s->n_spec;
+    const uint32_t *script = v->request != NULL ? ((const struct job *)v->request->user)->script : NULL;
+    const uint32_t n_out = v->request != NULL ? atomic_load(&v->choice->n_out) : 0;
+    for (uint32_t i = 0; i <= s->n_spec; i++) {
+        struct step_token *k = &t->tokens[t->n++];
+        *k = (struct step_token){.slot = s->slot};
+        if (v->request == NULL)
+            return;
+        k->id = script[MIN(n_out + i, v->request->o.max_tokens - 1)];
+        if (i == s->n_spec || !holds(t->b, (uint32_t)guess[i], k->id))
+            return;
+        k->id = (uint32_t)guess[i];
+    }
+}
+
+static enum err teller_forward(struct runner *r, const struct plan *p, const struct slots *s, struct error *e)
+{
+    return self(r)->inner->ops->forward(self(r)->inner, p, s, e);
+}
+
+static enum err teller_sample(struct runner *r, const struct plan *p, const struct slots *s, struct error *e)
+{
+    struct teller *t = self(r);
+    t->n = 0;
+    TRY(t->inner->ops->sample(t->inner, p, s, e));
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        struct slot_view v;
+        s->view(s->ctx, plan_seqs(p)[i].slot, &v);
+        if (plan_seqs(p)[i].samples)
+            tell(t, p, &plan_seqs(p)[i], &v);
+    }
+    return OK;
+}
+
+static enum err teller_wait(struct runner *r, const struct plan *p, struct step_result *out, struct error *e)
+{
+    struct teller *t = self(r);
+    TRY(t->inner->ops->wait(t->inner, p, out, e));
+    out->tokens = t->tokens;
+    out->n = t->n;
+    return OK;
+}
+
+static void teller_close(struct runner *r)
+{
+    runner_close(self(r)->inner);
+    mem_free(self(r)->tokens);
+}
+
+/* Any token: whether it holds is the coin's business. */
+static enum err coin_propose(struct proposer *p, const struct spec_ask *asks, uint32_t n, const struct slots *s,
+    struct guesses *out, struct error *e)
+{
+    (void)p;
+    (void)s;
+    (void)e;
+    for (uint32_t i = 0; i < n; i++) {
+        out[i].trust = SPEC_SURE;
+        for (out[i].n = 0; out[i].n < asks[i].k; out[i].n++)
+            out[i].ids[out[i].n] = 100 + out[i].n;
+    }
+    return OK;
+}
+
+static struct proposer *coin(void)
+{
+    static const struct proposer_ops ops = {.name = "coin", .propose = coin_propose};
+    static struct proposer one = {.ops = &ops};
+    return &one;
+}
+
+/* ---- opening ---- */
+
+static enum err pick_ops(const struct options *o, const struct ops **out, struct error *e)
+{
+    *out = cpu_ops();
+    if (!o->is_cuda)
+        return OK;
+#ifdef QUERN_CUDA
+    const char *why = "";
+    *out = cuda_ops(&why);
+    return *out != NULL ? OK : FAIL(e, ERR_UNSUPPORTED, "no CUDA device: %s", why);
+#else
+    return FAIL(e, ERR_UNSUPPORTED, "this build has no CUDA");
+#endif
+}
+
+static enum err bench_open(struct bench *b, struct error *e)
+{
+    const struct options *o = &b->o;
+    const uint32_t context = PROMPT + o->tokens + 64, seq_blocks = (context + BLOCK - 1) / BLOCK;
+    const struct ops *ops;
+    TRY(pick_ops(o, &ops, e));
+    b->cfg = mem_zalloc(sizeof *b->cfg);
+    if (b->cfg == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for a model");
+    TRY(dummy_config(o->shape, b->cfg, e));
+    TRY(dummy_new(o->weights, 1, &b->dummy, e));
+    clock_init(&b->clock);
+    struct engine_options eo = {.sched = sched_options_default(),
+        .clock = &b->clock,
+        .requests_max = 2 * STREAMS_MAX,
+        .vocab = b->cfg->vocab,
+        .draft = coin(),
+        .no_thread = true};
+    eo.sched.max_num_seqs = MAX(o->streams, 1u);
+    eo.sched.max_batched_tokens = 256;
+    eo.sched.out_max = MIN(256u, o->streams * (SPEC_K_MAX + 1));
+    eo.sched.context_max = context;
+    eo.sched.block_tokens = BLOCK;
+    eo.sched.queue_max = STREAMS_MAX;
+    eo.sched.spec_always = o->always;
+    eo.kv = (struct kv_options){.n_blocks = (o->streams + 2) * seq_blocks * 2,
+        .block_tokens = BLOCK,
+        .seqs_max = sched_slots(&eo.sched),
+        .seq_blocks_max = seq_blocks,
+        .prefix_cache = true};
+    const struct runner_limits l = engine_runner_limits(&eo.sched, &eo.kv);
+    const struct decoder_options d = {.ops = ops,
+        .threads = o->threads,
+        .rows_max = l.rows_max,
+        .out_max = l.out_max,
+        .seqs_max = l.seqs_max,
+        .table_max = l.table_max,
+        .context_max = context,
+        .kv_dtype = DTYPE_F16,
+        .block_tokens = BLOCK,
+        .n_blocks = eo.kv.n_blocks};
+    const struct weight_source src = dummy_source(b->dummy);
+    TRY(decoder_open(&src, b->cfg, &d, &b->decoder, e));
+    struct teller *t = &b->teller;
+    t->b = b;
+    t->tokens = mem_array(l.out_max, sizeof *t->tokens);
+    if (t->tokens == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for tokens");
+    TRY(model_runner_open(b->decoder, &l, 0, &t->inner, e));
+    t->ops = (struct runner_ops){.name = "teller",
+        .forward = teller_forward,
+        .sample = teller_sample,
+        .wait = teller_wait,
+        .close = teller_close};
+    t->base.ops = &t->ops;
+    eo.runner = &t->base;
+    TRY(engine_new(&eo, &b->engine, e));
+    return engine_client_new(b->engine, &b->client, e);
+}
+
+/* ---- measuring ---- */
+
+/* All streams once, from the first token of the last of them to the end: output tokens a second. */
+static enum err run_round(struct bench *b, enum spec_method method, double *rate, struct error *e)
+{
+    struct request *r[STREAMS_MAX];
+    uint64_t next_ns, retry_ms, start = 0;
+    uint32_t n_done = 0, at_start = 0, all = 0;
+    for (uint32_t i = 0; i < b->o.streams; i++) {
+        const struct request_options o = {.prompt = b->jobs[i].prompt,
+            .n_prompt = PROMPT,
+            .max_tokens = b->o.tokens,
+            .n_choices = 1,
+            .vocab_size = b->cfg->vocab,
+            .sample = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1},
+            .spec = method,
+            .spec_k = b->o.k,
+            .ngram_min = 2,
+            .ngram_max = 8};
+        TRY(request_new(&o, &r[i], e));
+        r[i]->user = &b->jobs[i];
+        TRY(engine_submit(b->client, r[i], &retry_ms, e));
+    }
+    while (n_done < b->o.streams) {
+        struct notice n;
+        engine_turn(b->engine, &next_ns);
+        if (engine_state(b->engine) == ENGINE_FAILED) {
+            engine_error(b->engine, e);
+            return e->code;
+        }
+        bool all_began = true;
+        uint32_t out = 0;
+        for (uint32_t i = 0; i < b->o.streams; i++) {
+            const uint32_t n_out = atomic_load(&r[i]->choices[0].n_out);
+            all_began = all_began && n_out > 0;
+            out += n_out;
+        }
+        if (start == 0 && all_began) {
+            start = clock_now(&b->clock);
+            at_start = out;
+        }
+        all = out;
+        while (engine_client_next(b->client, &n) == OK)
+            n_done += n.is_final;
+    }
+    *rate = (double)(all - at_start) / ((double)(clock_now(&b->clock) - start) / 1e9);
+    for (uint32_t i = 0; i < b->o.streams; i++)
+        request_free(r[i]);
+    return OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *v, uint32_t n)
+{
+    qsort(v, n, sizeof *v, by_value);
+    return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static enum err measure(struct bench *b, struct error *e)
+{
+    static const char *const kinds[] = {"edit", "random", "sure"};
+    double off[ROUNDS_MAX], on[ROUNDS_MAX], ratio[ROUNDS_MAX];
+    const uint32_t n = b->o.rounds;
+    TRY(run_round(b, SPEC_NONE, &off[0], e)); /* warm: pages, prefix cache, cost model */
+    for (uint32_t i = 0; i < n; i++) {
+        TRY(run_round(b, SPEC_NONE, &off[i], e));
+        TRY(run_round(b, b->o.method, &on[i], e));
+        ratio[i] = on[i] / off[i];
+    }
+    engine_stats(b->engine, &b->stats);
+    const struct spec_stats *s = &b->stats.sched.spec;
+    printf("{\"shape\": \"%s\", \"weights\": \"%s\", \"text\": \"%s\", \"streams\": %u, \"k\": %u, \"always\": %d, "
+           "\"accept\": %g, \"off\": %.3f, \"on\": %.3f, \"ratio\": %.4f, \"worst\": %.4f, \"drafts\": %llu, "
+           "\"guesses\": %llu, \"held\": %llu, \"per_pos\": [",
+        b->o.shape, dtype_name(b->o.weights), kinds[b->o.text], b->o.streams, b->o.k, b->o.always, b->o.accept,
+        median(off, n), median(on, n), median(ratio, n), ratio[0], (unsigned long long)s->drafts,
+        (unsigned long long)s->tokens, (unsigned long long)s->accepted);
+    for (uint32_t i = 0; i < b->o.k; i++)
+        printf(
+            "%s%.4f", i > 0 ? ", " : "", s->tried_pos[i] > 0 ? (double)s->per_pos[i] / (double)s->tried_pos[i] : 0.0);
+    printf("]}\n");
+    return OK;
+}
+
+/* Processor time, of all threads: what a step takes on a machine that has other work too. */
+static double cpu_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* Steps of 1 to 9 rows of one sequence behind its prompt. */
+static enum err measure_rows(struct bench *b, struct error *e)
+{
+    double v[ROUNDS_MAX];
+    uint32_t table[128], out_row[16], pos[16], seq[16] = {0}, kv_slot[16];
+    int32_t token[16];
+    for (uint32_t i = 0; i < COUNT_OF(table); i++)
+        table[i] = i;
+    for (uint32_t rows = 1; rows <= 9; rows++) {
+        for (uint32_t i = 0; i < rows; i++) {
+            pos[i] = kv_slot[i] = PROMPT + i;
+            token[i] = (int32_t)(100 + i);
+            out_row[i] = i;
+        }
+        const struct batch_seq one = {.n_rows = rows, .n_kv = PROMPT + rows};
+        const struct step s = {.n_rows = rows,
+            .n_seqs = 1,
+            .n_out = rows,
+            .n_table = (PROMPT + rows + BLOCK - 1) / BLOCK,
+            .token = token,
+            .pos = pos,
+            .seq = seq,
+            .seqs = &one,
+            .table = table,
+            .kv_slot = kv_slot,
+            .out_row = out_row,
+            .want_best = true};
+        const double cpu = cpu_ms();
+        for (uint32_t i = 0; i < b->o.rounds; i++) {
+            uint32_t best[16];
+            const uint64_t start = clock_now(&b->clock);
+            TRY(decoder_step(b->decoder, &s, e));
+            TRY(decoder_read_best(b->decoder, best, e));
+            v[i] = (double)(clock_now(&b->clock) - start) / 1e6;
+        }
+        const double middle = median(v, b->o.rounds); /* and v is in order */
+        printf("{\"shape\": \"%s\", \"weights\": \"%s\", \"rows\": %u, \"ms\": %.4f, \"ms_min\": %.4f, "
+               "\"cpu_ms\": %.4f}\n",
+            b->o.shape, dtype_name(b->o.weights), rows, middle, v[0], (cpu_ms() - cpu) / b->o.rounds);
+    }
+    return OK;
+}
+
+static bool set_option(struct options *o, const char *arg)
+{
+    static const char *const texts[] = {"edit", "random", "sure"};
+    const char *eq = strchr(arg, '=');
+    if (eq == NULL)
+        return false;
+    const struct str name = {arg, (size_t)(eq - arg)};
+    const uint32_t n = (uint32_t)strtoul(eq + 1, NULL, 10);
+    if (str_is(name, "shape"))
+        o->shape = eq + 1;
+    else if (str_is(name, "weights"))
+        return dtype_by_name(str_of(eq + 1), &o->weights, NULL) == OK;
+    else if (str_is(name, "streams"))
+        o->streams = MIN(MAX(n, 1u), STREAMS_MAX);
+    else if (str_is(name, "k"))
+        o->k = MIN(MAX(n, 1u), (uint32_t)SPEC_K_MAX);
+    else if (str_is(name, "tokens"))
+        o->tokens = MAX(n, 8u);
+    else if (str_is(name, "rounds"))
+        o->rounds = MIN(MAX(n, 1u), ROUNDS_MAX);
+    else if (str_is(name, "threads"))
+        o->threads = n;
+    else if (str_is(name, "accept"))
+        o->accept = strtod(eq + 1, NULL);
+    else if (str_is(name, "always"))
+        o->always = n != 0;
+    else if (str_is(name, "rows"))
+        o->rows = n != 0;
+    else if (str_is(name, "device"))
+        o->is_cuda = strcmp(eq + 1, "cuda") == 0;
+    else if (str_is(name, "method"))
+        o->method = strcmp(eq + 1, "coin") == 0 ? SPEC_DRAFT : SPEC_NGRAM;
+    else if (str_is(name, "text")) {
+        for (int i = 0; i < 3; i++)
+            if (strcmp(eq + 1, texts[i]) == 0)
+                o->text = (enum text_kind)i;
+    } else
+        return false;
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    struct error e = {0};
+    b.o = (struct options){.shape = "llama-3.2-1b",
+        .weights = DTYPE_Q4_0,
+        .streams = 1,
+        .k = 5,
+        .tokens = 160,
+        .rounds = 3,
+        .accept = 0.8,
+        .method = SPEC_NGRAM};
+    for (int i = 1; i < argc; i++)
+        if (!set_option(&b.o, argv[i])) {
+            fprintf(stderr, "quern_speculative: %s is no option\n", argv[i]);
+            return 2;
+        }
+    enum err err = write_jobs(&b, &e);
+    if (err == OK)
+        err = bench_open(&b, &e);
+    if (err == OK)
+        err = b.o.rows ? measure_rows(&b, &e) : measure(&b, &e);
+    if (err != OK) { /* requests may be out; the process ends anyway */
+        fprintf(stderr, "quern_speculative: %s\n", e.text);
+        return 1;
+    }
+    engine_client_free(b.client);
+    engine_free(b.engine);
+    decoder_close(b.decoder);
+    dummy_free(b.dummy);
+    mem_free(b.cfg);
+    for (uint32_t i = 0; i < b.o.streams; i++)
+        mem_free(b.jobs[i].script);
+    return 0;
+}
