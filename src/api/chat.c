@@ -40,12 +40,11 @@ static bool start_chat(struct call *c, const json_t *doc, struct fields *f, stru
     fields_init(f, m);
     bool waits = false;
     if (!model_check(c, (struct in){doc, ae}) || !fields_read(f, doc, m, ae) || !read_chat_fields(f, doc, ae) ||
-        !tool_ask_read(c, doc, ask, ae) || !call_grammar(c, f, &waits, ae))
+        !tool_ask_read(c, doc, ask, ae) || !prompt_from_chat(c, doc, &ids, ae) ||
+        !tool_ask_prompt(*ask, c, buf_str(&c->net->chat.text), f, ae) || !call_grammar(c, f, &waits, ae))
         return false;
     if (waits)
         return true;
-    if (!prompt_from_chat(c, doc, &ids, ae) || !tool_ask_prompt(*ask, c, buf_str(&c->net->chat.text), ae))
-        return false;
     use_request_id(c, f);
     struct generation *g = generation_new(c, GEN_CHAT, f, 1, ae);
     if (g == NULL)

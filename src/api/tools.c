@@ -1,6 +1,8 @@
 /* Tool calls and reasoning of a chat request; see tools.h. */
 #include "api/tools.h"
 
+#include "api/fields.h"
+
 #include <string.h>
 
 /* ---- the tools ---- */
@@ -68,8 +70,8 @@ static bool read_tools(struct tool_ask *t, struct in in)
     if (n == 0)
         return true;
     if (json_bytes(list) > TOOLS_BYTES_MAX)
-        return api_fail(
-            in.ae, 400, "tools", "'tools' has %zu bytes; the limit is %llu", json_bytes(list), TOOLS_BYTES_MAX);
+        return api_fail(in.ae, 400, "tools", "'tools' has %zu bytes; the limit is %llu", json_bytes(list),
+            (unsigned long long)TOOLS_BYTES_MAX);
     t->tools = mem_array(n, sizeof *t->tools);
     if (t->tools == NULL)
         return api_fail_err(in.ae, &(struct error){.code = ERR_NOMEM}, NULL);
@@ -161,7 +163,6 @@ bool tool_ask_read(struct call *c, const json_t *doc, struct tool_ask **out, str
     *out = t;
     if (t == NULL)
         return api_fail_err(ae, &(struct error){.code = ERR_NOMEM}, NULL);
-    buf_init(&t->structure, 2 * TOOLS_BYTES_MAX);
     if (!read_tools(t, in) || !read_choice(t, in) || !read_reasoning(t, in, d))
         return false;
     if (t->choice != TOOLS_NONE && tool_dialect_calls(d) == NULL)
@@ -176,23 +177,93 @@ void tool_ask_free(struct tool_ask *t)
         return;
     json_decref(t->json);
     mem_free(t->tools);
-    buf_fini(&t->structure);
     mem_free(t);
 }
 
-bool tool_ask_prompt(struct tool_ask *t, struct call *c, struct str prompt, struct api_error *ae)
+/* ---- the grammar of the answer ---- */
+
+static void add_choices(struct str list, struct buf *out)
+{
+    struct error e = {0};
+    json_t *texts = NULL;
+    if (json_parse(list, &texts, &e) != OK)
+        out->failure = ERR_INTERNAL; /* it was made from JSON */
+    buf_add(out, STR("{\"type\":\"choice\",\"parts\":["));
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const json_t *v = json_array_get(texts, i);
+        buf_add(out, i > 0 ? STR(",{\"type\":\"text\",\"value\":") : STR("{\"type\":\"text\",\"value\":"));
+        buf_add_json_str(out, (struct str){json_string_value(v), json_string_length(v)});
+        buf_add_char(out, '}');
+    }
+    buf_add(out, STR("]}"));
+    json_decref(texts);
+}
+
+/* A constraint as a part of a structure. */
+static void add_part(const struct grammar_source *src, struct buf *out)
+{
+    switch (src->kind) {
+    case GRAMMAR_JSON_SCHEMA:
+        buf_add(out, STR("{\"type\":\"json\",\"schema\":"));
+        buf_add(out, src->text);
+        break;
+    case GRAMMAR_JSON_OBJECT: buf_add(out, STR("{\"type\":\"json_object\"")); break;
+    case GRAMMAR_REGEX:
+        buf_add(out, STR("{\"type\":\"regex\",\"pattern\":"));
+        buf_add_json_str(out, src->text);
+        break;
+    case GRAMMAR_EBNF:
+        buf_add(out, STR("{\"type\":\"ebnf\",\"grammar\":"));
+        buf_add_json_str(out, src->text);
+        break;
+    case GRAMMAR_CHOICE: add_choices(src->text, out); return;
+    case GRAMMAR_STRUCTURE: buf_add(out, src->text); return;
+    }
+    buf_add_char(out, '}');
+}
+
+static bool constrain(const struct tool_ask *t, const struct tool_dialect *d, struct fields *f, struct buf *part,
+    struct buf *out, struct api_error *ae)
+{
+    struct error e = {0};
+    const bool has_part = f->constraint_field != NULL;
+    const char *field = t->choice != TOOLS_NONE ? "tools" : f->constraint_field;
+    if (has_part)
+        add_part(&f->constraint, part);
+    if (buf_check(part, "the constraint", &e) != OK)
+        return api_fail_err(ae, &e, field);
+    const struct tool_structure_options o = {.tools = &t->callable,
+        .choice = t->choice,
+        .parallel = t->parallel,
+        .start = t->start,
+        .other = has_part ? buf_str(part) : (struct str){0}};
+    if (t->choice == TOOLS_NONE)
+        tool_structure_after_reasoning(d, t->start, buf_str(part), out);
+    else if (tool_structure_write(d, &o, out, &e) != OK)
+        return api_fail_err(ae, &e, field);
+    if (buf_check(out, "the constraint", &e) != OK)
+        return api_fail_err(ae, &e, field);
+    mem_free(f->constraint_text);
+    f->constraint_text = NULL;
+    f->constraint_field = NULL;
+    return constraint_set(f, field, GRAMMAR_STRUCTURE, buf_str(out), ae);
+}
+
+bool tool_ask_prompt(struct tool_ask *t, struct call *c, struct str prompt, struct fields *f, struct api_error *ae)
 {
     const struct tool_dialect *d = c->s->dialect;
-    struct error e = {0};
+    const bool reasons = tool_dialect_reasoning(d) != NULL;
     t->start = tool_dialect_start(d, prompt);
-    t->parses = t->choice != TOOLS_NONE || tool_dialect_reasoning(d) != NULL;
-    if (t->choice == TOOLS_NONE)
+    t->parses = t->choice != TOOLS_NONE || reasons;
+    if (t->choice == TOOLS_NONE && (f->constraint_field == NULL || !reasons))
         return true;
-    const struct tool_structure_options o = {
-        .tools = &t->callable, .choice = t->choice, .parallel = t->parallel, .start = t->start};
-    if (tool_structure_write(d, &o, &t->structure, &e) != OK)
-        return api_fail_err(ae, &e, "tools");
-    return true;
+    struct buf part, out;
+    buf_init(&part, 4 * TOOLS_BYTES_MAX);
+    buf_init(&out, 16 * TOOLS_BYTES_MAX);
+    const bool ok = constrain(t, d, f, &part, &out, ae);
+    buf_fini(&part);
+    buf_fini(&out);
+    return ok;
 }
 
 /* ---- messages that are sent back ---- */

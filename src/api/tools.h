@@ -10,6 +10,8 @@
 #include "api/json_in.h"
 #include "text/tool_syntax.h"
 
+struct fields; /* fields.h */
+
 #define THINK_ANY UINT32_MAX
 
 struct tool_ask {
@@ -22,16 +24,16 @@ struct tool_ask {
     bool include_reasoning;
     uint32_t budget; /* tokens of reasoning; THINK_ANY = no limit */
     enum reasoning_start start;
-    bool parses;          /* the answer is looked through for calls or reasoning */
-    struct buf structure; /* the grammar of the answer, a GRAMMAR_STRUCTURE; empty = free */
+    bool parses; /* the answer is looked through for calls or reasoning */
 };
 
 /* From the fields of a chat request; *out is the caller's to free. */
 bool tool_ask_read(struct call *c, const json_t *doc, struct tool_ask **out, struct api_error *ae);
 void tool_ask_free(struct tool_ask *t); /* NULL is fine */
 
-/* The prompt is rendered: what follows from its end. */
-bool tool_ask_prompt(struct tool_ask *t, struct call *c, struct str prompt, struct api_error *ae);
+/* The prompt is rendered: whether reasoning has begun shows at its end. What the answer must obey becomes one grammar:
+ * reasoning, then calls or what the request's own constraint says. */
+bool tool_ask_prompt(struct tool_ask *t, struct call *c, struct str prompt, struct fields *f, struct api_error *ae);
 
 /* A message that may carry calls or reasoning, made ready for a template: arguments as JSON instead of text, names
  * before arguments, reasoning under the name templates know. */

@@ -179,12 +179,12 @@ enum step python_step(struct tool_parser *p);
 enum step harmony_step(struct tool_parser *p, bool is_last);
 
 /* A string's bytes escaped for JSON, without quotes. */
-void json_escape(struct buf *out, struct str s);
+void tool_json_escape(struct buf *out, struct str s);
 
 /* Which JSON types a schema allows, as far as can be told: bits of enum json_types; all when it does not say. */
 enum json_types { T_STRING = 1, T_INTEGER = 2, T_NUMBER = 4, T_BOOLEAN = 8, T_NULL = 16, T_OBJECT = 32, T_ARRAY = 64 };
 #define T_ALL 127u
-unsigned schema_types(const json_t *schema, unsigned depth);
-const json_t *schema_property(const struct tool *t, struct str key);
+unsigned tool_schema_types(const json_t *schema, unsigned depth);
+const json_t *tool_schema_property(const struct tool *t, struct str key);
 
 #endif

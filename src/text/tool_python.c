@@ -62,7 +62,7 @@ static void put_word(struct tool_parser *p, struct str w)
         return;
     }
     buf_add_char(&p->out, '"');
-    json_escape(&p->out, w);
+    tool_json_escape(&p->out, w);
     buf_add_char(&p->out, '"');
 }
 
@@ -142,11 +142,11 @@ static size_t put_escape(struct tool_parser *p, struct str s)
     if (c == '\n')
         return 2; /* a line goes on */
     if (known != NULL)
-        json_escape(&p->out, (struct str){to + (known - from), 1});
+        tool_json_escape(&p->out, (struct str){to + (known - from), 1});
     else if (c == '\\' || c == '\'' || c == '"')
-        json_escape(&p->out, (struct str){&c, 1});
+        tool_json_escape(&p->out, (struct str){&c, 1});
     else {
-        json_escape(&p->out, (struct str){"\\", 1}); /* unknown ones stay as they are */
+        tool_json_escape(&p->out, (struct str){"\\", 1}); /* unknown ones stay as they are */
         return 1;
     }
     return 2;
@@ -168,7 +168,7 @@ static enum step step_string(struct tool_parser *p, struct str s)
         n++;
     if (n > 0) {
         flush_pending(p);
-        json_escape(&p->out, (struct str){s.p, n});
+        tool_json_escape(&p->out, (struct str){s.p, n});
         parser_drop(p, n);
         return STEP_ON;
     }
@@ -216,7 +216,7 @@ static enum step step_key(struct tool_parser *p, struct str s)
         return STEP_ON;
     }
     buf_add(&p->out, m->is_first ? STR("{\"") : STR(", \""));
-    json_escape(&p->out, (struct str){s.p, n});
+    tool_json_escape(&p->out, (struct str){s.p, n});
     buf_add(&p->out, STR("\": "));
     parser_drop(p, at + 1);
     m->is_first = false;

@@ -105,6 +105,7 @@ struct tool_structure_options {
     enum tool_choice choice;       /* AUTO: text, or calls; REQUIRED: at least one call */
     bool parallel;                 /* more than one call */
     enum reasoning_start start;    /* reasoning stays free; what follows it is constrained */
+    struct str other;              /* AUTO: what a text must be, the JSON of a part; empty = anything */
 };
 
 /* Append the JSON of a structure. ERR_UNSUPPORTED names the tool and the keyword that its syntax cannot promise though
@@ -113,7 +114,7 @@ enum err tool_structure_write(
     const struct tool_dialect *d, const struct tool_structure_options *o, struct buf *out, struct error *e) MUST_CHECK;
 
 /* Append a structure that lets reasoning run free and then holds the answer to `part`, the JSON of a part of a
- * structure: for schemas and the like. */
+ * structure: for schemas and the like. Where there is no reasoning that is the part itself. */
 void tool_structure_after_reasoning(
     const struct tool_dialect *d, enum reasoning_start start, struct str part, struct buf *out);
 

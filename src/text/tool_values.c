@@ -41,12 +41,12 @@ static unsigned types_of_list(const json_t *list, bool are_values, unsigned dept
     unsigned bits = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
-        bits |= are_values ? value_bit(v) : schema_types(v, depth + 1);
+        bits |= are_values ? value_bit(v) : tool_schema_types(v, depth + 1);
     }
     return bits;
 }
 
-unsigned schema_types(const json_t *schema, unsigned depth)
+unsigned tool_schema_types(const json_t *schema, unsigned depth)
 {
     static const char *const unions[] = {"anyOf", "oneOf"};
     unsigned bits = T_ALL;
@@ -74,7 +74,7 @@ unsigned schema_types(const json_t *schema, unsigned depth)
     return bits != 0 ? bits : T_ALL;
 }
 
-const json_t *schema_property(const struct tool *t, struct str key)
+const json_t *tool_schema_property(const struct tool *t, struct str key)
 {
     const json_t *properties = t->parameters != NULL ? json_object_get(t->parameters, "properties") : NULL;
     return json_is_object(properties) ? json_object_getn(properties, key.p, key.n) : NULL;
@@ -82,7 +82,7 @@ const json_t *schema_property(const struct tool *t, struct str key)
 
 /* ---- JSON out ---- */
 
-void json_escape(struct buf *out, struct str s)
+void tool_json_escape(struct buf *out, struct str s)
 {
     for (size_t i = 0; i < s.n; i++) {
         const unsigned char c = (unsigned char)s.p[i];
@@ -140,10 +140,10 @@ static void begin_value(struct tool_parser *p, struct str key)
 {
     struct value_state *v = &p->value;
     buf_add(&p->out, v->n_keys++ == 0 ? STR("{\"") : STR(", \""));
-    json_escape(&p->out, key);
+    tool_json_escape(&p->out, key);
     buf_add(&p->out, STR("\": "));
-    v->schema = schema_property(p->tool, key);
-    v->mode = schema_types(v->schema, 0) == T_STRING ? VALUE_STRING : VALUE_HELD;
+    v->schema = tool_schema_property(p->tool, key);
+    v->mode = tool_schema_types(v->schema, 0) == T_STRING ? VALUE_STRING : VALUE_HELD;
     if (v->mode == VALUE_STRING)
         buf_add_char(&p->out, '"');
     send_out(p);
@@ -196,12 +196,12 @@ static bool is_json_of(struct str text, unsigned types)
 
 static void give_held(struct tool_parser *p, struct str text)
 {
-    const unsigned types = schema_types(p->value.schema, 0);
+    const unsigned types = tool_schema_types(p->value.schema, 0);
     if (is_json_of(text, types))
         buf_add(&p->out, text);
     else {
         buf_add_char(&p->out, '"');
-        json_escape(&p->out, text);
+        tool_json_escape(&p->out, text);
         buf_add_char(&p->out, '"');
     }
     send_out(p);
@@ -223,7 +223,7 @@ static enum step step_value(struct tool_parser *p)
         buf_add_char(&p->out, '"');
     }
     if (v->mode == VALUE_STRING) {
-        json_escape(&p->out, (struct str){s.p, n});
+        tool_json_escape(&p->out, (struct str){s.p, n});
         if (which == 0)
             buf_add_char(&p->out, '"');
         send_out(p);
@@ -251,7 +251,7 @@ void tags_finish(struct tool_parser *p)
     if (s.n == 0)
         return;
     if (p->value.mode == VALUE_STRING) {
-        json_escape(&p->out, s);
+        tool_json_escape(&p->out, s);
         send_out(p);
     } else if (p->value.mode == VALUE_HELD) {
         const char *mark = memchr(s.p, TOOL_MARK, s.n);

@@ -257,7 +257,7 @@ static void put_tag_value(struct writer *w, const struct tool *t, const char *ke
 {
     const json_t *real = resolve(t, schema), *list = json_object_get(real, "enum");
     const json_t *constant = json_object_get(real, "const");
-    const unsigned types = schema_types(real, 0);
+    const unsigned types = tool_schema_types(real, 0);
     if ((types & T_STRING) == 0) {
         put_property_schema(w, t, schema);
         return;
@@ -273,7 +273,7 @@ static void put_tag_value(struct writer *w, const struct tool *t, const char *ke
 
 static void put_python_value(struct writer *w, const struct tool *t, const json_t *schema)
 {
-    const unsigned types = schema_types(resolve(t, schema), 0);
+    const unsigned types = tool_schema_types(resolve(t, schema), 0);
     if (types == T_BOOLEAN) {
         open_parts(w, "choice");
         put_named(w, "text", "value", STR("True"));
@@ -567,10 +567,14 @@ static void put_answer(struct writer *w, const struct tool_structure_options *o,
         put_calls(w, o);
         return;
     }
-    if (trigger.n == 0) {
+    if (trigger.n == 0 || o->other.n > 0) {
         open_parts(w, "choice");
         put_calls(w, o);
-        put_other_text(w, o->tools);
+        if (o->other.n > 0) {
+            comma(w);
+            buf_add(w->out, o->other);
+        } else
+            put_other_text(w, o->tools);
         close_parts(w);
         return;
     }
@@ -642,7 +646,11 @@ static void put_harmony(struct writer *w, const struct tool_structure_options *o
     if (o->choice == TOOLS_AUTO) {
         open_parts(w, "sequence");
         put_harmony_final(w);
-        put_free(w, h[H_END], (struct str){0});
+        if (o->other.n > 0) {
+            comma(w);
+            buf_add(w->out, o->other);
+        } else
+            put_free(w, h[H_END], (struct str){0});
         close_parts(w);
     }
     close_parts(w);
