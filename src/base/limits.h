@@ -269,7 +269,7 @@
 #define SCHEMA_NESTING_MAX         16         /* propertyNames inside propertyNames: recursion of 2 KB */
 #define SCHEMA_DISJOINT_DEPTH      4          /* levels looked into to show that two branches of oneOf share nothing */
 #define SCHEMA_ONE_OF_MAX          64         /* branches of oneOf: each is compared with each */
-#define SCHEMA_PROPERTIES_MAX      4096       /* of one object; the largest public schemas have 1,000 */
+#define SCHEMA_PROPERTIES_MAX      1024       /* of one object; the largest public schemas have 1,000 */
 #define SCHEMA_MERGED_MAX          64         /* schemas with properties of their own that meet in one object: bits */
 #define SCHEMA_CELLS_MAX           64         /* kinds of names that patterns can make: they double with each */
 #define SCHEMA_PREFIX_MAX          1024       /* items with a schema of their own */

@@ -390,6 +390,15 @@ static enum err apply_all(const struct at *a, const json_t *v)
     return OK;
 }
 
+/* The same branch again, which generated schemas have; a few are looked at. */
+static bool has_choice(const struct choice *choices, lit_id lit)
+{
+    for (int i = 0; choices != NULL && i < 16; choices = choices->next, i++)
+        if (choices->effects->lit == lit)
+            return true;
+    return false;
+}
+
 static enum err apply_any(const struct at *a, const json_t *v)
 {
     const struct choice *choices = NULL;
@@ -399,7 +408,7 @@ static enum err apply_any(const struct at *a, const json_t *v)
         TRY(lit_of(a, json_array_get(v, i), &x.lit));
         if (x.lit == LIT_TRUE)
             return OK;
-        if (x.lit == LIT_FALSE)
+        if (x.lit == LIT_FALSE || has_choice(choices, x.lit = schema_simplest(a->s, x.lit)))
             continue;
         TRY(effect_add(a->s, &effects, x, a->e));
         TRY(choice_add(a->s, &choices, effects, a->e));

@@ -299,6 +299,7 @@ enum err schema_ref(struct schema *s, uint32_t place, struct str ref, uint32_t *
         TRY(percent_decode(s, (struct str){ref.p + hash + 1, ref.n - hash - 1}, &fragment, e));
     if (fragment.n == 0 || fragment.p[0] == '/')
         return pointer_follow(s, s->resource[resource].place, fragment, out, e);
+    TRY(schema_step(s, s->n_anchors / 4, e));
     for (uint32_t i = 0; i < s->n_anchors; i++) {
         if (s->anchor[i].resource == resource && str_is(fragment, s->anchor[i].name)) {
             *out = s->anchor[i].place;

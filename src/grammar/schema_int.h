@@ -251,6 +251,7 @@ enum err schema_each_child(
 /* ---- schema_node.c ---- */
 struct way; /* one way of taking a node apart; see schema_way.h */
 enum err schema_node_of(struct schema *s, const lit_id *lit, uint32_t n, node_id *out, struct error *e) MUST_CHECK;
+lit_id schema_simplest(const struct schema *s, lit_id lit); /* a bare reference is what it refers to */
 enum err schema_node_open(struct schema *s, node_id id, struct error *e) MUST_CHECK;
 /* True when no value satisfies all of these; false also when that could not be shown cheaply. */
 bool schema_is_disjoint(struct schema *s, const lit_id *lit, uint32_t n);

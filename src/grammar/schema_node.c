@@ -18,7 +18,7 @@ static int by_lit(const void *a, const void *b)
 }
 
 /* A schema that is only a reference is what it refers to; one without keywords is true. */
-static lit_id simplest(const struct schema *s, lit_id lit)
+lit_id schema_simplest(const struct schema *s, lit_id lit)
 {
     for (int i = 0; i <= SCHEMA_REF_DEPTH_MAX && (lit & 3) <= LIT_IS_NOT; i++) {
         const struct place *p = &s->place[lit >> 2];
@@ -61,7 +61,7 @@ enum err schema_node_of(struct schema *s, const lit_id *lit, uint32_t n, node_id
         return e->code;
     uint32_t m = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const lit_id x = simplest(s, lit[i]);
+        const lit_id x = schema_simplest(s, lit[i]);
         if (x != LIT_TRUE)
             set[m++] = x;
     }
