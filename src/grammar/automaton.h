@@ -79,6 +79,28 @@ struct trie {
     uint32_t n;
 };
 
+/* ---- class.c ---- */
+
+#define CLASS_SHORT 16 /* characters: up to here each length has a mask of its own */
+
+/* Tokens by a set of characters: which of them are made of those characters alone. A state that can read such
+ * characters one behind the other allows all of these tokens, and only the others have to be tried. */
+struct token_class {
+    struct token_class *next;
+    struct code_range *ranges; /* sorted, apart from each other */
+    uint32_t n_ranges;
+    uint64_t starts[4];            /* bytes that begin one of the characters */
+    uint64_t *all;                 /* mask: tokens of these characters; the last one may be cut short */
+    uint64_t *within[CLASS_SHORT]; /* mask: those of at most so many characters */
+    struct trie rest;              /* tokens that begin with a byte of `starts` and are not in `all` */
+    uint32_t *longer;              /* tokens of `all` with CLASS_SHORT characters and more, the longest first */
+    uint16_t *lengths;             /* of those */
+    uint32_t n_longer;
+    size_t bytes;
+};
+
+struct class_cache; /* with its lock */
+
 struct grammar_vocab {
     uint32_t n; /* ids */
     uint32_t words;
@@ -87,7 +109,18 @@ struct grammar_vocab {
     uint32_t *at;      /* n + 1: bytes of each token, a control token's with GRAMMAR_CONTROL before its name */
     char *bytes;
     struct trie trie;
+    uint32_t *sorted; /* ids with text, by their bytes */
+    uint32_t n_sorted;
+    struct class_cache *classes;
 };
+
+enum err vocab_trie(
+    const struct grammar_vocab *v, const uint32_t *sorted, uint32_t n, struct trie *t, struct error *e) MUST_CHECK;
+enum err class_cache_new(struct class_cache **out, struct error *e) MUST_CHECK;
+void class_cache_free(struct class_cache *c);
+/* The class of these characters, made when it is new. NULL: there is no room for another; nothing is lost but speed. It
+ * lives as long as the vocabulary. May be called from any thread; allocates. */
+const struct token_class *vocab_class(const struct grammar_vocab *v, const struct code_range *r, uint32_t n);
 
 bool vocab_has_control(const struct grammar_vocab *v, struct str name);
 static inline struct str vocab_token(const struct grammar_vocab *v, uint32_t id)

@@ -3,24 +3,7 @@
 #include "base/json.h"
 #include "grammar/walk.h"
 
-#include <stdatomic.h>
 #include <string.h>
-
-struct grammar {
-    struct automaton a;
-    const struct grammar_vocab *vocab;
-    atomic_uint refs;
-};
-
-const struct automaton *grammar_automaton(const struct grammar *g)
-{
-    return &g->a;
-}
-
-const struct grammar_vocab *grammar_vocab_of(const struct grammar *g)
-{
-    return g->vocab;
-}
 
 static enum err choice_items(struct build *b, const json_t *list, expr_id *out, struct error *e)
 {
@@ -77,14 +60,17 @@ enum err grammar_compile(
     if (err == OK)
         err = automaton_make(&b, root, &g->a, e);
     build_fini(&b);
-    if (err != OK) {
-        mem_free(g);
-        return err;
-    }
     g->vocab = v;
     atomic_init(&g->refs, 1);
-    *out = g;
-    return OK;
+    if (err == OK)
+        err = mask_cache_new(&g->a, &g->masks, e);
+    if (err == OK)
+        err = grammar_prepare(g, e);
+    if (err == OK)
+        *out = g;
+    else
+        grammar_unref(g);
+    return err;
 }
 
 void grammar_ref(struct grammar *g)
@@ -96,13 +82,15 @@ void grammar_unref(struct grammar *g)
 {
     if (g == NULL || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
+    mask_cache_free(g->masks);
+    mem_free(g->class_of);
     automaton_fini(&g->a);
     mem_free(g);
 }
 
 size_t grammar_bytes(const struct grammar *g)
 {
-    return sizeof *g + g->a.bytes;
+    return sizeof *g + g->a.bytes + g->a.n_states + mask_cache_bytes(g->masks);
 }
 
 bool grammar_is_prefix(struct grammar *g, struct str text)

@@ -1,80 +1,427 @@
-/* Masks: which tokens may come next. Each reading of a walk has its own set of tokens, found by walking the
- * vocabulary's trie and the automaton together; a byte that leads nowhere rules out a whole subtree at once. The mask
- * of a walk is the union over its readings. */
+/* Masks: which tokens may come next. Each reading of a walk has its own set of tokens; the mask of a walk is the union.
+ *
+ * A set is found by walking the vocabulary's trie and the automaton together, where a byte that leads nowhere rules out
+ * a whole subtree. States that read any characters of a class for ever start from the class's tokens and try only the
+ * others (class.c).
+ *
+ * Sets are kept. What a set depends on is the state and as many frames of the stack, from the top, as any token pops:
+ * the walk notes the lowest frame it looked at. So the key is (state, k frames), and for fewer frames than it takes
+ * there is a note that says "look at one more". Of a loop's frame the rounds matter only near its limits: a set is also
+ * kept for every number of rounds that is further away from them than any token goes (SPANS), and only otherwise for
+ * the exact number. Near the maximal depth sets are not kept, because there the depth decides.
+ *
+ * Threads: readers take no lock. A set is written once, then published in a table of atomic pointers; writers take a
+ * mutex for the time of a copy. The memory for sets is one block, made with the grammar and touched as it fills; when
+ * it is full, sets are made each time. */
 #include "grammar/walk.h"
 
+#include <pthread.h>
 #include <string.h>
 
-/* One level of the walk down the trie: the readings behind its bytes. */
+#define IDS_MAX 4096 /* tokens of a set that is kept as a list; more make a whole mask */
+
+static const uint32_t SPANS[] = {4, 16, 64, 0}; /* rounds that tokens may add; 0: the exact rounds are in the key */
+
+struct key {
+    uint64_t lo, hi;
+};
+
+struct token_set {
+    struct key key;
+    bool more; /* look at one more frame; nothing else is here */
+    bool dense;
+    uint16_t deeper; /* frames it needs above its own */
+    uint32_t n;      /* ids; with dense: counted up to 2 */
+    uint32_t ids[];  /* or, with dense, the words of a mask */
+};
+
+struct mask_cache {
+    pthread_mutex_t lock;
+    atomic_size_t used;
+    uint32_t n, size; /* of the table; a power of two */
+    _Atomic(struct token_set *) *table;
+    char *block;
+    size_t block_bytes;
+};
+
+enum err mask_cache_new(const struct automaton *a, struct mask_cache **out, struct error *e)
+{
+    struct mask_cache *c = mem_zalloc(sizeof *c);
+    if (c == NULL)
+        return FAIL(e, ERR_NOMEM, "out of memory for the masks of a grammar");
+    c->size = 256;
+    while (c->size < a->n_states * 4 && c->size < GRAMMAR_MASKS_MAX * 2)
+        c->size *= 2;
+    c->block_bytes = MIN((size_t)(1 << 20) + (size_t)a->n_states * 512, (size_t)GRAMMAR_MASK_BYTES_MAX);
+    c->table = mem_array(c->size, sizeof *c->table);
+    c->block = mem_alloc(c->block_bytes);
+    (void)pthread_mutex_init(&c->lock, NULL);
+    if (c->table == NULL || c->block == NULL) {
+        mask_cache_free(c);
+        return FAIL(e, ERR_NOMEM, "out of memory for the masks of a grammar");
+    }
+    *out = c;
+    return OK;
+}
+
+void mask_cache_free(struct mask_cache *c)
+{
+    if (c == NULL)
+        return;
+    (void)pthread_mutex_destroy(&c->lock);
+    mem_free(c->table);
+    mem_free(c->block);
+    mem_free(c);
+}
+
+size_t mask_cache_bytes(const struct mask_cache *c)
+{
+    return sizeof *c + c->size * sizeof *c->table + atomic_load_explicit(&c->used, memory_order_relaxed);
+}
+
+/* ---- keys ---- */
+
+static struct key key_with(struct key k, uint64_t x)
+{
+    k.lo = (k.lo ^ x) * UINT64_C(0x9E3779B97F4A7C15);
+    k.lo ^= k.lo >> 29;
+    k.hi = (k.hi + x + 1) * UINT64_C(0xC2B2AE3D27D4EB4F);
+    k.hi ^= k.hi >> 32;
+    return k;
+}
+
+/* What of a frame the set depends on, when no token adds more than `span` rounds. */
+static struct key key_frame(struct key k, const struct automaton *a, const struct stack_frame *f, uint32_t span)
+{
+    k = key_with(k, (uint64_t)f->to << 16 | f->loop);
+    if (f->loop == 0)
+        return k;
+    const struct auto_loop *l = &a->loops[f->loop];
+    const uint64_t reach = (uint64_t)f->rounds + span;
+    if (span != 0 && f->rounds + 1 >= l->min && (l->max == EXPR_UNBOUNDED || reach < l->max))
+        return key_with(k, UINT64_C(1) << 32);
+    if (span != 0 && reach < l->min)
+        return key_with(k, UINT64_C(2) << 32);
+    return key_with(k, f->rounds);
+}
+
+static struct key key_state(uint32_t state, uint32_t span_number)
+{
+    return key_with((struct key){0x51ED270B, 0x2545F491}, (uint64_t)span_number << 32 | state);
+}
+
+static const struct token_set *cache_get(const struct mask_cache *c, struct key k)
+{
+    for (uint64_t h = k.lo;; h++) {
+        const struct token_set *s = atomic_load_explicit(&c->table[h & (c->size - 1)], memory_order_acquire);
+        if (s == NULL || (s->key.lo == k.lo && s->key.hi == k.hi))
+            return s;
+    }
+}
+
+/* With the lock held. */
+static struct token_set *block_take(struct mask_cache *c, size_t bytes)
+{
+    const size_t used = atomic_load_explicit(&c->used, memory_order_relaxed), rounded = (bytes + 15) & ~(size_t)15;
+    if (rounded > c->block_bytes - used)
+        return NULL;
+    atomic_store_explicit(&c->used, used + rounded, memory_order_relaxed);
+    return (struct token_set *)(c->block + used);
+}
+
+/* With the lock held; what is there already stays. */
+static void cache_put(struct mask_cache *c, struct token_set *s)
+{
+    uint64_t h = s->key.lo;
+    for (;; h++) {
+        const struct token_set *t = atomic_load_explicit(&c->table[h & (c->size - 1)], memory_order_relaxed);
+        if (t == NULL)
+            break;
+        if (t->key.lo == s->key.lo && t->key.hi == s->key.hi)
+            return;
+    }
+    c->n++;
+    atomic_store_explicit(&c->table[h & (c->size - 1)], s, memory_order_release);
+}
+
+/* ---- the walk through the trie ---- */
+
+/* One level of it: the readings behind its bytes. */
 struct level {
     uint32_t first, n; /* in `pool` */
-    uint32_t n_frames; /* frames in use at this level */
+    uint32_t n_frames; /* in use at this level */
 };
 
 struct descent {
+    const struct grammar_vocab *v;
     struct stepper t;
+    uint64_t *mask; /* gets every token */
+    uint32_t n_ids; /* found; the first IDS_MAX are in ids */
+    uint64_t nodes; /* looked at */
+    uint32_t base;  /* frames of the reading itself, [0] with them */
+    uint32_t ids[IDS_MAX];
     struct stack_frame frames[GRAMMAR_SCRATCH_FRAMES];
     struct reading pool[GRAMMAR_SCRATCH_READINGS];
     struct level levels[GRAMMAR_TOKEN_DEPTH_MAX + 1];
 };
 
-static void mask_set(uint64_t *mask, uint32_t id)
+static void emit(struct descent *d, uint32_t token)
 {
-    mask[id / 64] |= UINT64_C(1) << (id % 64);
+    for (; token != NONE32; token = d->v->same_as[token]) {
+        d->mask[token / 64] |= UINT64_C(1) << (token % 64);
+        if (d->n_ids < IDS_MAX)
+            d->ids[d->n_ids] = token;
+        d->n_ids++;
+    }
 }
 
-static void emit(const struct grammar_vocab *v, uint32_t token, uint64_t *mask)
-{
-    for (; token != NONE32; token = v->same_as[token])
-        mask_set(mask, token);
-}
-
-/* All nodes of the trie that the readings of level 0 can go to. */
-static void descend(struct descent *d, const struct grammar_vocab *v, const struct trie *trie, uint64_t *mask)
+/* The readings behind one more byte. The usual case, one reading that stays in states without calls and ends, is done
+ * here; false: there are none, and the text is not complete either. */
+static bool level_step(struct descent *d, const struct level *up, struct level *here, uint8_t byte)
 {
     const struct automaton *a = d->t.a;
-    for (uint32_t i = 1; i < trie->n;) {
+    here->first = up->first + up->n;
+    here->n = 0;
+    here->n_frames = d->t.n_frames = up->n_frames;
+    if (here->first + GRAMMAR_READINGS_MAX > GRAMMAR_SCRATCH_READINGS ||
+        up->n_frames + GRAMMAR_MET_MAX > GRAMMAR_SCRATCH_FRAMES)
+        return false; /* no room to look further: not allowed, which is always safe */
+    if (up->n == 1) {
+        const struct reading r = d->pool[up->first];
+        const uint32_t to = automaton_next(a, &a->states[r.state], byte);
+        if (to == NONE32)
+            return false;
+        const struct auto_state *s = &a->states[to];
+        const uint32_t deepest = d->frames[r.frame].depth + s->need;
+        if ((s->flags & (AUTO_ACCEPT | AUTO_CALLS)) == 0 && deepest <= GRAMMAR_DEPTH_MAX) {
+            d->t.deepest = MAX(d->t.deepest, deepest);
+            d->pool[here->first] = (struct reading){to, r.frame};
+            here->n = 1;
+            return true;
+        }
+    }
+    here->n = stepper_byte(&d->t, d->pool + up->first, up->n, byte, d->pool + here->first);
+    here->n_frames = d->t.n_frames;
+    return here->n > 0 || d->t.complete;
+}
+
+/* All tokens of the trie that the reading of level 0 allows; first bytes of `skip` are left out. */
+static void descend(struct descent *d, const struct trie *trie, const uint64_t *skip)
+{
+    for (uint32_t i = 1; i < trie->n; d->nodes++) {
         const struct trie_node *node = &trie->nodes[i];
-        if (node->depth > GRAMMAR_TOKEN_DEPTH_MAX) {
+        if ((node->depth == 1 && skip != NULL && (skip[node->byte / 64] >> (node->byte % 64) & 1) != 0) ||
+            node->depth > GRAMMAR_TOKEN_DEPTH_MAX) {
             i = node->end;
             continue;
         }
-        const struct level *up = &d->levels[node->depth - 1];
         struct level *here = &d->levels[node->depth];
-        here->first = up->first + up->n;
-        d->t.n_frames = up->n_frames;
-        bool complete = false;
-        if (up->n == 1) {
-            const struct reading r = d->pool[up->first];
-            const uint32_t to = automaton_next(a, &a->states[r.state], node->byte);
-            if (to == NONE32) {
-                i = node->end;
-                continue;
-            }
-        }
-        if (here->first + GRAMMAR_READINGS_MAX > GRAMMAR_SCRATCH_READINGS ||
-            d->t.n_frames + GRAMMAR_MET_MAX > GRAMMAR_SCRATCH_FRAMES) {
-            i = node->end; /* no room to look further: not allowed, which is always safe */
+        if (!level_step(d, &d->levels[node->depth - 1], here, node->byte)) {
+            i = node->end;
             continue;
         }
-        here->n = stepper_byte(&d->t, d->pool + up->first, up->n, node->byte, d->pool + here->first);
-        complete = d->t.complete;
-        here->n_frames = d->t.n_frames;
-        if (here->n > 0 || complete)
-            emit(v, node->token, mask);
+        if (node->token != NONE32)
+            emit(d, node->token);
         i = here->n > 0 ? i + 1 : node->end;
     }
 }
 
-static void add_reading(const struct grammar_walk *w, uint32_t i, uint64_t *mask)
+/* ---- sets ---- */
+
+/* A mask being written: the first whole one is copied, the others are added. */
+struct sink {
+    const struct grammar_vocab *v;
+    uint64_t *mask;
+    bool blank; /* nothing was written yet, not even zeros */
+    uint32_t n; /* tokens, perhaps some twice; at most 2 */
+};
+
+static void sink_zero(struct sink *s)
 {
-    const struct grammar_vocab *v = grammar_vocab_of(w->g);
+    if (s->blank)
+        memset(s->mask, 0, s->v->words * sizeof *s->mask);
+    s->blank = false;
+}
+
+static void sink_words(struct sink *s, const uint64_t *words)
+{
+    if (s->blank)
+        memcpy(s->mask, words, s->v->words * sizeof *words);
+    for (uint32_t i = 0; i < s->v->words && !s->blank; i++)
+        s->mask[i] |= words[i];
+    s->blank = false;
+}
+
+/* The tokens of a class with at most `left` characters. */
+static void sink_class(struct sink *s, const struct token_class *c, uint64_t left)
+{
+    s->n = 2; /* a class without two tokens would be none */
+    if (c->n_longer == 0 ? left >= CLASS_SHORT : left >= c->lengths[0]) {
+        sink_words(s, c->all);
+        return;
+    }
+    sink_words(s, c->within[MIN(left, CLASS_SHORT - 1)]);
+    for (uint32_t i = c->n_longer; i-- > 0 && c->lengths[i] <= left;)
+        s->mask[c->longer[i] / 64] |= UINT64_C(1) << (c->longer[i] % 64);
+}
+
+static void sink_set(struct sink *s, const struct token_set *set)
+{
+    s->n = MIN(s->n + set->n, 2);
+    if (set->dense) {
+        sink_words(s, (const uint64_t *)(const void *)set->ids);
+        return;
+    }
+    sink_zero(s);
+    for (uint32_t i = 0; i < set->n; i++)
+        s->mask[set->ids[i] / 64] |= UINT64_C(1) << (set->ids[i] % 64);
+}
+
+/* What a reading starts from: a class, and how many of its characters may follow. */
+static const struct token_class *class_of(
+    const struct grammar *g, const struct stack_frame *frames, struct reading r, uint64_t *left)
+{
+    const uint8_t n = g->class_of[r.state];
+    *left = UINT64_MAX;
+    if ((n & CLASS_COUNTED) != 0) {
+        const struct stack_frame *f = &frames[r.frame];
+        const uint32_t max = g->a.loops[f->loop].max;
+        *left = max == EXPR_UNBOUNDED ? UINT64_MAX : max - f->rounds;
+    }
+    return n == 0 ? NULL : g->classes[(n & ~CLASS_COUNTED) - 1];
+}
+
+static struct key key_next(
+    struct key k, const struct automaton *a, const struct stack_frame *frames, uint32_t at, uint32_t span)
+{
+    return at == 0 ? key_with(k, UINT64_MAX) : key_frame(k, a, &frames[at], span);
+}
+
+/* The kept set of a reading, or NULL. */
+static const struct token_set *set_find(const struct grammar *g, const struct stack_frame *frames, struct reading r)
+{
+    for (uint32_t i = 0; i < COUNT_OF(SPANS); i++) {
+        struct key k = key_state(r.state, i);
+        bool loops = false;
+        for (uint32_t at = r.frame;; at = frames[at].below) {
+            const struct token_set *s = cache_get(g->masks, k);
+            if (s == NULL)
+                break;
+            if (!s->more)
+                return frames[r.frame].depth + s->deeper <= GRAMMAR_DEPTH_MAX ? s : NULL;
+            k = key_next(k, &g->a, frames, at, SPANS[i]);
+            loops |= frames[at].loop != 0;
+        }
+        if (!loops)
+            return NULL;
+    }
+    return NULL;
+}
+
+static void descent_init(struct descent *d, const struct grammar *g, const struct stack_frame *frames, struct reading r)
+{
+    d->v = g->vocab;
+    d->n_ids = 0;
+    d->nodes = 0;
+    d->base = frames[r.frame].depth + 1u;
+    for (uint32_t at = r.frame, k = d->base; k-- > 0; at = frames[at].below) { /* a frame's place is its depth */
+        d->frames[k] = frames[at];
+        d->frames[k].below = (uint16_t)(k > 0 ? k - 1 : 0);
+        d->frames[k].of_base = 1;
+    }
+    stepper_init(&d->t, &g->a, d->frames, d->base, GRAMMAR_SCRATCH_FRAMES);
+    d->t.deepest = d->base - 1;
+    d->pool[0] = (struct reading){r.state, d->base - 1};
+    d->levels[0] = (struct level){0, 1, d->base};
+}
+
+static void descend_all(struct descent *d, const struct token_class *c)
+{
+    if (c != NULL)
+        descend(d, &c->rest, NULL);
+    descend(d, &d->v->trie, c != NULL ? c->starts : NULL);
+}
+
+/* Room for a set in the cache; NULL when it is full. */
+static struct token_set *set_take(struct mask_cache *c, size_t bytes)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    struct token_set *s = block_take(c, sizeof *s + bytes);
+    (void)pthread_mutex_unlock(&c->lock);
+    return s;
+}
+
+/* Publish a set under its key, and the notes that lead to it. */
+static void set_publish(struct grammar *g, const struct descent *d, struct token_set *set, uint32_t state)
+{
+    struct mask_cache *c = g->masks;
+    const uint32_t lowest = MIN(d->t.lowest, d->base), looked = d->base - lowest;
+    uint32_t span = 0;
+    while (SPANS[span] != 0 && SPANS[span] < d->t.added)
+        span++;
+    struct key k = key_state(state, span);
+    (void)pthread_mutex_lock(&c->lock);
+    for (uint32_t i = 0; i <= looked && (c->n + looked + 1) * 2 < c->size; i++) {
+        struct token_set *s = i == looked ? set : block_take(c, sizeof *s);
+        if (s == NULL)
+            break;
+        if (i < looked)
+            *s = (struct token_set){.more = true};
+        s->key = k;
+        cache_put(c, s);
+        if (i < looked)
+            k = key_next(k, &g->a, d->frames, d->base - 1 - i, SPANS[span]);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+/* Keep what a descent found, as a list or as a mask, whichever is smaller. */
+static void set_keep(struct grammar *g, struct descent *d, const struct token_class *c, uint32_t state)
+{
+    const size_t words = d->v->words * sizeof(uint64_t);
+    const bool dense = d->n_ids > IDS_MAX || d->n_ids * sizeof(uint32_t) > words;
+    struct token_set *s = set_take(g->masks, dense ? words : d->n_ids * sizeof(uint32_t));
+    if (s == NULL)
+        return;
+    *s = (struct token_set){
+        .dense = dense, .deeper = (uint16_t)(d->t.deepest - (d->base - 1)), .n = dense ? 2 : d->n_ids};
+    if (dense) { /* once more, into a mask of its own */
+        d->mask = (uint64_t *)(void *)s->ids;
+        memset(d->mask, 0, words);
+        d->t.n_frames = d->base;
+        descend_all(d, c);
+    } else {
+        memcpy(s->ids, d->ids, d->n_ids * sizeof *s->ids);
+    }
+    set_publish(g, d, s, state);
+}
+
+static uint64_t sink_reading(struct sink *s, struct grammar *g, const struct stack_frame *frames, struct reading r)
+{
+    uint64_t left;
+    const struct token_class *c = class_of(g, frames, r, &left);
+    if (c != NULL)
+        sink_class(s, c, left);
+    const struct token_set *set = set_find(g, frames, r);
+    if (set != NULL) {
+        sink_set(s, set);
+        return 0;
+    }
     struct descent d;
-    memcpy(d.frames, w->frames, w->n_frames * sizeof *d.frames);
-    stepper_init(&d.t, grammar_automaton(w->g), d.frames, w->n_frames, GRAMMAR_SCRATCH_FRAMES);
-    d.pool[0] = w->readings[i];
-    d.levels[0] = (struct level){0, 1, w->n_frames};
-    descend(&d, v, &v->trie, mask);
+    sink_zero(s);
+    descent_init(&d, g, frames, r);
+    d.mask = s->mask;
+    descend_all(&d, c);
+    s->n = MIN(s->n + d.n_ids, 2);
+    if (!d.t.closed)
+        set_keep(g, &d, c, r.state);
+    return d.nodes;
+}
+
+uint64_t mask_warm(struct grammar *g, const struct stack_frame *frames, struct reading r, uint64_t *scratch)
+{
+    struct sink s = {g->vocab, scratch, true, 0};
+    return sink_reading(&s, g, frames, r);
 }
 
 static uint32_t count_to_two(const uint64_t *mask, uint32_t words)
@@ -87,16 +434,23 @@ static uint32_t count_to_two(const uint64_t *mask, uint32_t words)
 
 uint32_t grammar_mask(const struct grammar_walk *w, const uint32_t *ends, uint32_t n_ends, uint64_t *mask)
 {
-    const struct grammar_vocab *v = grammar_vocab_of(w->g);
-    memset(mask, 0, v->words * sizeof *mask);
+    const struct grammar_vocab *v = w->g->vocab;
+    struct sink s = {v, mask, true, 0};
     for (uint32_t i = 0; i < w->n_readings; i++)
-        add_reading(w, i, mask);
+        (void)sink_reading(&s, w->g, w->frames, w->readings[i]);
+    sink_zero(&s);
+    bool changed = w->n_readings > 1;
     for (uint32_t i = 0; i < n_ends; i++) {
         if (ends[i] >= v->n)
             continue;
-        mask[ends[i] / 64] &= ~(UINT64_C(1) << (ends[i] % 64));
+        const uint64_t bit = UINT64_C(1) << (ends[i] % 64);
+        const struct str t = vocab_token(v, ends[i]);
+        const bool had = (mask[ends[i] / 64] & bit) != 0;
         if (w->complete)
-            mask_set(mask, ends[i]);
+            mask[ends[i] / 64] |= bit;
+        else if (t.n > 0 && (uint8_t)t.p[0] != GRAMMAR_CONTROL)
+            mask[ends[i] / 64] &= ~bit; /* text that would end the answer */
+        changed |= had != ((mask[ends[i] / 64] & bit) != 0);
     }
-    return count_to_two(mask, v->words);
+    return changed ? count_to_two(mask, v->words) : s.n;
 }

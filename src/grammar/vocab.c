@@ -66,25 +66,21 @@ static size_t shared_bytes(struct str a, struct str b)
     return n;
 }
 
-/* Nodes of a sorted list of tokens; with nodes NULL they are only counted. Tokens of equal bytes hang on the first. */
+/* Nodes of a sorted list of tokens; with nodes NULL they are only counted. Of tokens with equal bytes only the first is
+ * in it; the others hang on that one. */
 static uint32_t trie_fill(
-    struct grammar_vocab *v, const uint32_t *ids, uint32_t n, struct trie_node *nodes, uint32_t *path)
+    const struct grammar_vocab *v, const uint32_t *ids, uint32_t n, struct trie_node *nodes, uint32_t *path)
 {
     uint32_t used = 1;
     struct str last = {"", 0};
-    uint32_t last_id = NONE32;
     if (nodes != NULL)
         nodes[0] = (struct trie_node){.token = NONE32};
     path[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct str t = vocab_token(v, ids[i]);
         const size_t keep = shared_bytes(last, t);
-        if (last_id != NONE32 && keep == t.n && keep == last.n) {
-            if (nodes != NULL)
-                v->same_as[last_id] = ids[i];
-            last_id = ids[i];
+        if (keep == t.n && keep == last.n)
             continue;
-        }
         for (size_t k = last.n; nodes != NULL && k > keep; k--)
             nodes[path[k]].end = used;
         for (size_t k = keep; k < t.n; k++, used++) {
@@ -95,14 +91,13 @@ static uint32_t trie_fill(
         if (nodes != NULL)
             nodes[path[t.n]].token = ids[i];
         last = t;
-        last_id = ids[i];
     }
     for (size_t k = last.n + 1; nodes != NULL && k-- > 0;)
         nodes[path[k]].end = used;
     return used;
 }
 
-static enum err trie_make(struct grammar_vocab *v, const uint32_t *ids, uint32_t n, struct trie *t, struct error *e)
+enum err vocab_trie(const struct grammar_vocab *v, const uint32_t *ids, uint32_t n, struct trie *t, struct error *e)
 {
     uint32_t *path = mem_array((size_t)v->longest + 1, sizeof *path);
     if (path == NULL)
@@ -117,17 +112,22 @@ static enum err trie_make(struct grammar_vocab *v, const uint32_t *ids, uint32_t
 
 static enum err vocab_make(struct grammar_vocab *v, const struct vocab_view *view, struct error *e)
 {
+    static const struct code_range json[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0xD7FF}, {0xE000, 0x10FFFF}};
     TRY(copy_tokens(v, view, e));
-    uint32_t *ids = mem_array((size_t)view->n + 1, sizeof *ids), n = 0;
-    if (ids == NULL)
+    v->sorted = mem_array((size_t)view->n + 1, sizeof *v->sorted);
+    if (v->sorted == NULL)
         return FAIL(e, ERR_NOMEM, "out of memory for the trie of a vocabulary");
     for (uint32_t id = 0; id < view->n; id++)
         if (v->at[id + 1] > v->at[id])
-            ids[n++] = id;
-    qsort_r(ids, n, sizeof *ids, compare_tokens, v);
-    const enum err err = trie_make(v, ids, n, &v->trie, e);
-    mem_free(ids);
-    return err;
+            v->sorted[v->n_sorted++] = id;
+    qsort_r(v->sorted, v->n_sorted, sizeof *v->sorted, compare_tokens, v);
+    for (uint32_t i = 1; i < v->n_sorted; i++)
+        if (str_eq(vocab_token(v, v->sorted[i - 1]), vocab_token(v, v->sorted[i])))
+            v->same_as[v->sorted[i - 1]] = v->sorted[i];
+    TRY(vocab_trie(v, v->sorted, v->n_sorted, &v->trie, e));
+    TRY(class_cache_new(&v->classes, e));
+    (void)vocab_class(v, json, COUNT_OF(json)); /* what strings are made of: every schema will ask for it */
+    return OK;
 }
 
 enum err grammar_vocab_new(const struct vocab_view *view, struct grammar_vocab **out, struct error *e)
@@ -150,7 +150,9 @@ void grammar_vocab_free(struct grammar_vocab *v)
 {
     if (v == NULL)
         return;
+    class_cache_free(v->classes);
     mem_free(v->trie.nodes);
+    mem_free(v->sorted);
     mem_free(v->same_as);
     mem_free(v->at);
     mem_free(v->bytes);

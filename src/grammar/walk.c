@@ -19,6 +19,7 @@ void stepper_init(struct stepper *t, const struct automaton *a, struct stack_fra
     t->cap_frames = cap;
     t->lowest = NONE32;
     t->deepest = 0;
+    t->added = 0;
     t->closed = false;
     t->n_met = 0;
 }
@@ -98,6 +99,8 @@ static void end_rule(struct stepper *t, uint32_t frame)
     const struct auto_loop *l = &t->a->loops[f.loop];
     const bool unbounded = l->max == EXPR_UNBOUNDED;
     const uint32_t rounds = unbounded ? MIN(f.rounds + 1, l->min) : f.rounds + 1;
+    if (f.of_base != 0) /* there a frame's place is its depth, so what it began with is still to be seen */
+        t->added = MAX(t->added, rounds - t->frames[f.depth].rounds);
     if (unbounded || rounds < l->max) {
         struct stack_frame again = f;
         again.rounds = rounds;
@@ -201,7 +204,7 @@ void grammar_walk_init(struct grammar_walk *w, struct grammar *g)
     struct stepper t;
     w->g = g;
     w->frames[0] = (struct stack_frame){0};
-    stepper_init(&t, grammar_automaton(g), w->frames, 1, GRAMMAR_FRAMES_MAX + 1);
+    stepper_init(&t, &g->a, w->frames, 1, GRAMMAR_FRAMES_MAX + 1);
     w->n_readings = (uint16_t)stepper_start(&t, w->readings);
     w->n_frames = (uint16_t)t.n_frames;
     w->complete = t.complete;
@@ -258,7 +261,7 @@ static bool walk_from(struct grammar_walk *w, uint32_t first, uint32_t n, struct
     struct reading out[GRAMMAR_READINGS_MAX];
     struct stepper t;
     memcpy(frames, w->frames, w->n_frames * sizeof *frames);
-    stepper_init(&t, grammar_automaton(w->g), frames, w->n_frames, GRAMMAR_SCRATCH_FRAMES);
+    stepper_init(&t, &w->g->a, frames, w->n_frames, GRAMMAR_SCRATCH_FRAMES);
     t.complete = false;
     const uint32_t n_out = run(&t, w->readings + first, n, bytes, out);
     if (n_out == 0 && !t.complete)
@@ -278,7 +281,7 @@ bool walk_bytes(struct grammar_walk *w, struct str bytes)
         return true;
     if (w->n_readings == 0)
         return false;
-    if (walk_plainly(w, grammar_automaton(w->g), bytes) || walk_from(w, 0, w->n_readings, bytes))
+    if (walk_plainly(w, &w->g->a, bytes) || walk_from(w, 0, w->n_readings, bytes))
         return true;
     /* Readings were given up on the way? A mask allows what any one reading allows, so each is tried alone. */
     for (uint32_t i = 0; i < w->n_readings && w->n_readings > 1; i++)
@@ -289,7 +292,7 @@ bool walk_bytes(struct grammar_walk *w, struct str bytes)
 
 enum err grammar_accept(struct grammar_walk *w, uint32_t id, struct error *e)
 {
-    const struct grammar_vocab *v = grammar_vocab_of(w->g);
+    const struct grammar_vocab *v = w->g->vocab;
     if (id >= v->n)
         return FAIL(e, ERR_INVALID, "token %u is not in the vocabulary of %u", id, v->n);
     const struct str t = vocab_token(v, id);
@@ -319,8 +322,8 @@ static bool forced_byte(const struct automaton *a, const struct reading *r, uint
 
 bool grammar_jump(const struct grammar_walk *w, uint32_t *id)
 {
-    const struct automaton *a = grammar_automaton(w->g);
-    const struct trie *trie = &grammar_vocab_of(w->g)->trie;
+    const struct automaton *a = &w->g->a;
+    const struct trie *trie = &w->g->vocab->trie;
     uint8_t byte = 0;
     if (w->complete || !forced_byte(a, w->readings, w->n_readings, &byte))
         return false;

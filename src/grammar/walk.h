@@ -5,6 +5,8 @@
 
 #include "grammar/automaton.h"
 
+#include <stdatomic.h>
+
 struct reading {
     uint32_t state;
     uint32_t frame; /* the topmost; 0: none */
@@ -14,9 +16,9 @@ struct stack_frame {
     uint32_t to;     /* where to go on */
     uint32_t rounds; /* of a loop: ended so far */
     uint16_t below;
-    uint16_t depth; /* frames with this one */
-    uint16_t loop;  /* 0: an ordinary call */
-    uint16_t unused;
+    uint16_t depth;   /* frames with this one */
+    uint16_t loop;    /* 0: an ordinary call */
+    uint16_t of_base; /* mask.c: it was there before the tokens that are being tried */
 };
 
 struct grammar_walk {
@@ -38,6 +40,7 @@ struct stepper {
     /* what the step looked at, for the masks */
     uint32_t lowest;  /* the lowest frame that was popped; NONE32: none */
     uint32_t deepest; /* frames that some way would need at least */
+    uint32_t added;   /* rounds that were added to a frame that was there before */
     bool closed;      /* a way was closed because of the depth */
     /* inside a step */
     uint32_t first_new; /* frame */
@@ -56,7 +59,29 @@ void frames_compact(struct stack_frame *frames, uint32_t *n_frames, struct readi
 
 bool walk_bytes(struct grammar_walk *w, struct str bytes); /* false: no such way, and the walk stays */
 
-const struct automaton *grammar_automaton(const struct grammar *g);
-const struct grammar_vocab *grammar_vocab_of(const struct grammar *g);
+/* ---- mask.c: sets of tokens, found once and kept ---- */
+
+struct mask_cache;
+enum err mask_cache_new(const struct automaton *a, struct mask_cache **out, struct error *e) MUST_CHECK;
+void mask_cache_free(struct mask_cache *c);
+size_t mask_cache_bytes(const struct mask_cache *c); /* in use */
+
+struct grammar {
+    struct automaton a;
+    const struct grammar_vocab *vocab;
+    atomic_uint refs;
+    struct mask_cache *masks;
+    const struct token_class *classes[GRAMMAR_STATE_CLASSES_MAX];
+    uint8_t *class_of; /* per state: number + 1 of the class whose characters it can read for ever, or 0 */
+};
+#define CLASS_COUNTED 0x80 /* with the number: as many characters as the loop on top of the stack has rounds left */
+
+/* Makes the set of a reading now, so that it is there when a request needs it; steps are nodes of the trie looked at.
+ */
+uint64_t mask_warm(struct grammar *g, const struct stack_frame *frames, struct reading r, uint64_t *scratch);
+
+/* ---- warm.c ---- */
+
+enum err grammar_prepare(struct grammar *g, struct error *e) MUST_CHECK; /* classes, then the expensive masks */
 
 #endif

@@ -1,40 +1,11 @@
 /* Patterns: what they match, what is refused and in which words. */
-#include "grammar/grammar.h"
-#include "testing.h"
+#include "testing_vocab.h"
+
+#include <string.h>
 
 struct check {
     const char *pattern, *yes, *no; /* texts apart by spaces */
 };
-
-static struct grammar_vocab *vocab;
-
-static int open_vocab(void **state)
-{
-    (void)state;
-    static char bytes[256];
-    static uint32_t offsets[257];
-    static uint8_t flags[256];
-    for (uint32_t i = 0; i < 256; i++)
-        bytes[i] = (char)i, offsets[i + 1] = i + 1;
-    const struct vocab_view view = {256, bytes, offsets, flags};
-    struct error e = {0};
-    return grammar_vocab_new(&view, &vocab, &e) == OK ? 0 : -1;
-}
-
-static int close_vocab(void **state)
-{
-    (void)state;
-    grammar_vocab_free(vocab);
-    return 0;
-}
-
-static struct grammar *pattern_of(const char *text)
-{
-    struct grammar *g = NULL;
-    struct error e;
-    assert_ok(e, grammar_compile(&(struct grammar_source){.kind = GRAMMAR_REGEX, .text = str_of(text)}, vocab, &g, &e));
-    return g;
-}
 
 static void each_word(struct grammar *g, const char *words, bool want, const char *pattern)
 {
@@ -69,7 +40,7 @@ static void regex_matches_whole_texts(void **state)
         {"[\\w.-]+@[\\w-]+\\.com", "a.b-c@d.com", "a@b.org @b.com"},
     };
     for (size_t i = 0; i < COUNT_OF(checks); i++) {
-        struct grammar *g = pattern_of(checks[i].pattern);
+        struct grammar *g = test_compile(GRAMMAR_REGEX, checks[i].pattern);
         each_word(g, checks[i].yes, true, checks[i].pattern);
         each_word(g, checks[i].no, false, checks[i].pattern);
         grammar_unref(g);
@@ -81,5 +52,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(regex_matches_whole_texts),
     };
-    return cmocka_run_group_tests(tests, open_vocab, close_vocab);
+    return cmocka_run_group_tests(tests, test_vocab_open, test_vocab_close);
 }
