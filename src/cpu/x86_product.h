@@ -31,13 +31,15 @@
 /* Panels and rows that are multiplied at once. With AVX-512 two panels side by side: a vector load costs more than a
  * dot product there, so what is loaded must serve twice. */
 #ifdef QUERN_AVX512
-#define SIDE_MAX   2
-#define INT_TILE   6
-#define FLOAT_TILE 12
+#define SIDE_MAX    2
+#define INT_TILE    6
+#define FLOAT_TILE  12
+#define CHAINS_ROWS 4 /* rows up to which each has two sums of dot products in flight */
 #else
-#define SIDE_MAX   1
-#define INT_TILE   4
-#define FLOAT_TILE 6
+#define SIDE_MAX    1
+#define INT_TILE    4
+#define FLOAT_TILE  6
+#define CHAINS_ROWS 0 /* sums are additions, which take one cycle */
 #endif
 
 #define K_BLOCK      (ACT_BLOCK * ACT_GROUP)
@@ -49,6 +51,8 @@
 #define PIECE_FLOATS (K_BLOCK * PANEL_COLS)
 #define DOT_VECS     4   /* written out; more make no difference, and compilers slow */
 #define ONE_ROW_SUMS 4   /* chains of dot products in flight */
+#define AHEAD        4   /* panels' pieces between asking for one and using it */
+#define FEW_ROWS     24  /* rows whose activations of all of k stay in the cache */
 #define ROWS_MAX     132 /* rows whose 256 activations stay in the second-level cache; a multiple of every row tile */
 
 #define TOTAL_STEP (ROWS_MAX * PANEL_COLS) /* floats between the totals of two panels */
@@ -138,11 +142,23 @@ INLINE void take_group(enum pack_form form, int offset, const unsigned char *fro
     }
 }
 
-/* The next piece of this panel is wanted soon. */
-INLINE void fetch_ahead(const unsigned char *p, size_t bytes)
+/* The piece that is wanted next, of each panel: its data and scales, and how many bytes of them a group has. It is
+ * asked for in shares while this piece is laid out and multiplied: a core has a dozen misses in flight, and asking for
+ * a whole piece at once would stop it until they are back. */
+struct ahead {
+    const unsigned char *data[SIDE_MAX], *scale[SIDE_MAX];
+    uint32_t data_bytes, scale_bytes;
+    uint32_t shares; /* share i is every shares-th line from the i-th on */
+};
+
+INLINE void fetch_group(const struct ahead *h, uint32_t side, uint32_t g, uint32_t share)
 {
-    for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
+    const char *data = (const char *)h->data[side] + (size_t)g * h->data_bytes;
+    const char *scale = (const char *)h->scale[side] + (size_t)g * h->scale_bytes;
+    for (uint32_t i = share * 64; i < h->data_bytes; i += h->shares * 64)
+        _mm_prefetch(data + i, _MM_HINT_T0);
+    for (uint32_t i = share * 64; i < h->scale_bytes; i += h->shares * 64)
+        _mm_prefetch(scale + i, _MM_HINT_T0);
 }
 
 INLINE void lay_scales(
@@ -187,13 +203,13 @@ INLINE void lay_scales(
 }
 
 static void lay_groups(const struct packed *p, const unsigned char *panel, uint32_t g0, uint32_t n, uint32_t side,
-    struct product_room *room)
+    struct product_room *room, const struct ahead *ahead)
 {
     const size_t step = p->data_bytes;
     const unsigned char *from = panel + g0 * step;
     struct vi *out = room->w.q + side * PIECE_VECS;
     for (uint32_t g = 0; g < n; g++, from += step, out += GROUP_VECS) {
-        fetch_ahead(from + ACT_BLOCK * step, step);
+        fetch_group(ahead, side, g, 0);
         switch (p->form) {
         case PACK_4: p->offset == 0 ? take_group(PACK_4, 0, from, out) : take_group(PACK_4, 8, from, out); break;
         case PACK_5: p->offset == 0 ? take_group(PACK_5, 0, from, out) : take_group(PACK_5, 16, from, out); break;
@@ -246,12 +262,16 @@ INLINE int32_t pair_at(const int16_t *p)
 }
 
 /* sum[side][r] = the products of `vecs` vectors. Two products meet in 32 bits and are added up there:
- * 32 * 128 * 32767 < 2^31. */
+ * 32 * 128 * 32767 < 2^31. A dot product takes five cycles until the next can be added to it, so few rows keep two sums
+ * each: integers, any order is the same. */
 INLINE void dots(int rows, int sides, int vecs, const struct vi *w, const int16_t *q, struct vi sum[SIDE_MAX][INT_TILE])
 {
-    EACH (c, sides)
-        EACH (r, rows)
-            sum[c][r] = vi_set32(0);
+    const int chains = rows <= CHAINS_ROWS ? 2 : 1;
+    struct vi part[2][SIDE_MAX][INT_TILE];
+    EACH (h, chains)
+        EACH (c, sides)
+            EACH (r, rows)
+                part[h][c][r] = vi_set32(0);
     for (int at = 0; at < vecs; at += DOT_VECS, w += DOT_VECS, q += 2 * DOT_VECS)
         EACH (s, DOT_VECS) {
             struct vi x[SIDE_MAX];
@@ -262,11 +282,15 @@ INLINE void dots(int rows, int sides, int vecs, const struct vi *w, const int16_
             EACH (r, rows) {
                 const struct vi a = vi_set32(pair_at(q + r * K_BLOCK + 2 * s));
                 EACH (c, sides) {
-                    sum[c][r] = vi_dot(sum[c][r], x[c], a);
-                    vi_keep(&sum[c][r]); /* gcc would rather add in another order and run out of registers */
+                    struct vi *to = &part[s % chains][c][r];
+                    *to = vi_dot(*to, x[c], a);
+                    vi_keep(to); /* gcc would rather add in another order and run out of registers */
                 }
             }
         }
+    EACH (c, sides)
+        EACH (r, rows)
+            sum[c][r] = chains == 1 ? part[0][c][r] : vi_add32(part[0][c][r], part[1][c][r]);
 }
 
 /* The groups of a piece, for some rows and panels, added to their totals. */
@@ -316,34 +340,34 @@ INLINE void int_tile(int rows, int sides, int subs, bool with_min, const struct 
     {                                                                                                                  \
         int_tile(rows, sides, subs, with_min, room, a, n_groups, total);                                               \
     }
+#define INT_FNS_4(kind, sides, subs, with_min)                                                                         \
+    INT_FN(kind, 1, sides, subs, with_min)                                                                             \
+    INT_FN(kind, 2, sides, subs, with_min)                                                                             \
+    INT_FN(kind, 3, sides, subs, with_min)                                                                             \
+    INT_FN(kind, 4, sides, subs, with_min)
+#define INT_ROW_4(kind, sides)                                                                                         \
+    int_##kind##_1_##sides, int_##kind##_2_##sides, int_##kind##_3_##sides, int_##kind##_4_##sides
 #ifdef QUERN_AVX512
+#define INT_FNS_6(kind, sides, subs, with_min)                                                                         \
+    INT_FNS_4(kind, sides, subs, with_min)                                                                             \
+    INT_FN(kind, 5, sides, subs, with_min)                                                                             \
+    INT_FN(kind, 6, sides, subs, with_min)
 #define INT_FNS(kind, subs, with_min)                                                                                  \
-    INT_FN(kind, 1, 1, subs, with_min)                                                                                 \
-    INT_FN(kind, 2, 1, subs, with_min)                                                                                 \
-    INT_FN(kind, 4, 1, subs, with_min)                                                                                 \
-    INT_FN(kind, 6, 1, subs, with_min)                                                                                 \
-    INT_FN(kind, 1, 2, subs, with_min)                                                                                 \
-    INT_FN(kind, 2, 2, subs, with_min)                                                                                 \
-    INT_FN(kind, 4, 2, subs, with_min)                                                                                 \
-    INT_FN(kind, 6, 2, subs, with_min)
+    INT_FNS_6(kind, 1, subs, with_min)                                                                                 \
+    INT_FNS_6(kind, 2, subs, with_min)
 #define INT_ROW(kind)                                                                                                  \
     {                                                                                                                  \
-        {int_##kind##_1_1, int_##kind##_2_1, int_##kind##_4_1, int_##kind##_6_1},                                      \
-            {int_##kind##_1_2, int_##kind##_2_2, int_##kind##_4_2, int_##kind##_6_2},                                  \
+        {INT_ROW_4(kind, 1), int_##kind##_5_1, int_##kind##_6_1},                                                      \
+            {INT_ROW_4(kind, 2), int_##kind##_5_2, int_##kind##_6_2},                                                  \
     }
-static const uint32_t int_rows[] = {1, 2, 4, 6};
 #else
-#define INT_FNS(kind, subs, with_min)                                                                                  \
-    INT_FN(kind, 1, 1, subs, with_min)                                                                                 \
-    INT_FN(kind, 2, 1, subs, with_min)                                                                                 \
-    INT_FN(kind, 4, 1, subs, with_min)
+#define INT_FNS(kind, subs, with_min) INT_FNS_4(kind, 1, subs, with_min)
 #define INT_ROW(kind)                                                                                                  \
     {                                                                                                                  \
         {                                                                                                              \
-            int_##kind##_1_1, int_##kind##_2_1, int_##kind##_4_1                                                       \
+            INT_ROW_4(kind, 1)                                                                                         \
         }                                                                                                              \
     }
-static const uint32_t int_rows[] = {1, 2, 4};
 #endif
 
 INT_FNS(32, 1, false)
@@ -351,15 +375,17 @@ INT_FNS(32m, 1, true)
 INT_FNS(16, 2, false)
 INT_FNS(16m, 2, true)
 
-static int_tile_fn *const int_tiles[KINDS][SIDE_MAX][COUNT_OF(int_rows)] = {
+/* By kind, panels side by side less one, rows less one. */
+static int_tile_fn *const int_tiles[KINDS][SIDE_MAX][INT_TILE] = {
     [KIND_32] = INT_ROW(32), [KIND_32M] = INT_ROW(32m), [KIND_16] = INT_ROW(16), [KIND_16M] = INT_ROW(16m)};
 
 /* One row, straight from the packed panel: the same sums, and nothing is written down in between. */
 typedef void one_row_fn(const unsigned char *from, const struct groups *a, const float *scale, const float *min,
-    uint32_t n_groups, float *total);
+    uint32_t n_groups, float *total, const struct ahead *ahead);
 
 INLINE void one_row(enum pack_form form, int offset, int subs, bool with_min, const unsigned char *from,
-    const struct groups *a, const float *scale, const float *min, uint32_t n_groups, float *total)
+    const struct groups *a, const float *scale, const float *min, uint32_t n_groups, float *total,
+    const struct ahead *ahead)
 {
     const size_t step = data_bytes_of(form);
     const int vecs = GROUP_VECS / subs;
@@ -368,7 +394,7 @@ INLINE void one_row(enum pack_form form, int offset, int subs, bool with_min, co
     struct vf acc = vf_load(total);
     for (uint32_t g = 0; g < n_groups; g++, from += step, q += ACT_GROUP) {
         struct vi x[GROUP_VECS];
-        fetch_ahead(from + ACT_BLOCK * step, step);
+        fetch_group(ahead, 0, g, 0);
         take_group(form, offset, from, x);
         EACH (s, subs) {
             struct vi sum[ONE_ROW_SUMS]; /* integers: any order is the same */
@@ -391,9 +417,9 @@ INLINE void one_row(enum pack_form form, int offset, int subs, bool with_min, co
 
 #define ONE_ROW_FN(name, form, offset, subs, with_min)                                                                 \
     static void one_row_##name(const unsigned char *from, const struct groups *a, const float *scale,                  \
-        const float *min, uint32_t n_groups, float *total)                                                             \
+        const float *min, uint32_t n_groups, float *total, const struct ahead *ahead)                                  \
     {                                                                                                                  \
-        one_row(form, offset, subs, with_min, from, a, scale, min, n_groups, total);                                   \
+        one_row(form, offset, subs, with_min, from, a, scale, min, n_groups, total, ahead);                            \
     }
 ONE_ROW_FN(4_32, PACK_4, 8, 1, false)
 ONE_ROW_FN(4_32m, PACK_4, 0, 1, true)
@@ -497,34 +523,97 @@ static struct groups rows_of(
     return to;
 }
 
+/* Bytes of scales that a group has, on average. */
+static uint32_t scale_bytes_of(const struct packed *w)
+{
+    static const uint32_t bytes[] = {[SCALE_NONE] = 0,
+        [SCALE_D] = 32,
+        [SCALE_DM] = 64,
+        [SCALE_K] = 32 + 64 / SUPER,
+        [SCALE_K16] = 32 + 32 / SUPER,
+        [SCALE_F] = 128,
+        [SCALE_FM] = 256};
+    return bytes[w->scales];
+}
+
+/* What is multiplied at once: panels side by side, from group g0 on. */
+struct piece {
+    uint32_t panel, sides, g0;
+};
+
+/* The pieces of a call in their order. Few rows go through panels from end to end, which is how they lie in memory;
+ * with many, the rows' own 256 of k stay in the cache while all panels meet them. */
+struct walk {
+    uint32_t panel0, n_panels, side; /* panels, and how many at once */
+    uint32_t n_sides, n_blocks;      /* pieces over panels, and over k */
+    bool k_first;
+};
+
+/* Behind the last piece come those of the next panels, which may be somebody else's. */
+static struct piece piece_at(const struct walk *w, uint32_t i)
+{
+    const uint32_t n = w->n_sides * w->n_blocks, in = i % n;
+    const uint32_t block = w->k_first ? in % w->n_blocks : in / w->n_sides;
+    const uint32_t c = (w->k_first ? in / w->n_blocks : in % w->n_sides) * w->side;
+    return (struct piece){w->panel0 + i / n * w->n_panels + c, MIN(w->side, w->n_panels - c), block * ACT_BLOCK};
+}
+
+static void look_ahead(const struct product *p, const struct piece *to, struct ahead *ahead)
+{
+    const struct packed *w = p->w->packed;
+    for (uint32_t i = 0; i < SIDE_MAX; i++) {
+        const unsigned char *at = packed_panel(w, p->mat, MIN(to->panel + i, w->n_panels - 1));
+        ahead->data[i] = at + to->g0 * w->data_bytes;
+        ahead->scale[i] = at + w->scale_at + (size_t)to->g0 * ahead->scale_bytes;
+    }
+}
+
+static void int_piece(struct product_room *room, const struct product *p, const struct groups *rows, uint32_t n_rows,
+    const struct piece *at, float *total, struct ahead *ahead)
+{
+    const struct packed *w = p->w->packed;
+    const uint32_t n = MIN(p->w->n_in / ACT_GROUP - at->g0, (uint32_t)ACT_BLOCK);
+    const enum kind kind = kind_of(w);
+    const uint32_t n_tiles = (n_rows + INT_TILE - 1) / INT_TILE;
+    ahead->shares = n_rows == 1 ? 1 : n_tiles + 1;
+    if (n_rows == 1) {
+        const unsigned char *panel = packed_panel(w, p->mat, at->panel);
+        lay_scales(w, panel, at->g0, n, room->scale, room->min);
+        one_row_fns[w->form][kind](panel + at->g0 * w->data_bytes, rows, room->scale, room->min, n, total, ahead);
+        return;
+    }
+    for (uint32_t i = 0; i < at->sides; i++)
+        lay_groups(w, packed_panel(w, p->mat, at->panel + i), at->g0, n, i, room, ahead);
+    for (uint32_t t = 0, i = 0; t < n_tiles; t++) { /* as even as they go */
+        const uint32_t some = (n_rows - i + n_tiles - t - 1) / (n_tiles - t);
+        const struct groups a = groups_from(rows, (size_t)i * ACT_BLOCK);
+        if (64 * t < ahead->data_bytes)
+            for (uint32_t g = 0; g < n * at->sides; g++)
+                fetch_group(ahead, g / n, g % n, t + 1);
+        int_tiles[kind][at->sides - 1][some - 1](room, &a, n, total + (size_t)i * PANEL_COLS);
+        i += some;
+    }
+}
+
 static void int_panels(struct product_room *room, const struct product *p, uint32_t row0, uint32_t n_rows,
     uint32_t panel0, uint32_t n_panels)
 {
     const struct packed *w = p->w->packed;
-    const enum kind kind = kind_of(w);
-    const uint32_t n_groups = p->w->n_in / ACT_GROUP;
-    for (uint32_t g0 = 0; g0 < n_groups; g0 += ACT_BLOCK) {
-        const uint32_t n = MIN(n_groups - g0, (uint32_t)ACT_BLOCK);
-        const struct groups rows = rows_of(room, p, row0, n_rows, g0);
-        for (uint32_t c = 0; n_rows == 1 && c < n_panels; c++) {
-            const unsigned char *panel = packed_panel(w, p->mat, panel0 + c);
-            lay_scales(w, panel, g0, n, room->scale, room->min);
-            one_row_fns[w->form][kind](panel + g0 * w->data_bytes, &rows, room->scale, room->min, n, room->total[c]);
-        }
-        for (uint32_t c = 0; n_rows > 1 && c < n_panels;) {
-            const uint32_t left = n_panels - c, sides = left >= 4 && SIDE_MAX == 4  ? 4
-                                                        : left >= 2 && SIDE_MAX > 1 ? 2
-                                                                                    : 1;
-            for (uint32_t i = 0; i < sides; i++)
-                lay_groups(w, packed_panel(w, p->mat, panel0 + c + i), g0, n, i, room);
-            for (uint32_t i = 0; i < n_rows;) {
-                const uint32_t t = tile_for(int_rows, COUNT_OF(int_rows), n_rows - i);
-                const struct groups a = groups_from(&rows, (size_t)i * ACT_BLOCK);
-                int_tiles[kind][sides - 1][t](room, &a, n, room->total[c] + (size_t)i * PANEL_COLS);
-                i += int_rows[t];
-            }
-            c += sides;
-        }
+    const uint32_t n_groups = p->w->n_in / ACT_GROUP, side = n_rows == 1 ? 1 : SIDE_MAX;
+    const struct walk walk = {.panel0 = panel0,
+        .n_panels = n_panels,
+        .side = side,
+        .n_sides = (n_panels + side - 1) / side,
+        .n_blocks = (n_groups + ACT_BLOCK - 1) / ACT_BLOCK,
+        .k_first = n_rows <= FEW_ROWS && p->in_rows == NULL};
+    struct ahead ahead = {.data_bytes = (uint32_t)w->data_bytes, .scale_bytes = scale_bytes_of(w)};
+    struct groups rows = {0};
+    for (uint32_t i = 0; i < walk.n_blocks * walk.n_sides; i++) {
+        const struct piece at = piece_at(&walk, i), later = piece_at(&walk, i + AHEAD / side);
+        look_ahead(p, &later, &ahead);
+        if (walk.k_first || i % walk.n_sides == 0)
+            rows = rows_of(room, p, row0, n_rows, at.g0);
+        int_piece(room, p, &rows, n_rows, &at, room->total[at.panel - panel0], &ahead);
     }
 }
 
