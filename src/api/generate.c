@@ -261,6 +261,7 @@ bool generation_prompt(
             (struct detok_opts){.show_special = f->show_special,
                 .continues = true,
                 .include_stop = f->include_stop,
+                .min_ids = p->r->o.min_tokens,
                 .mark_special = p->r->o.mark_special});
     return g->ask == NULL || !g->ask->parses || make_speeches(g, p, f, ae);
 }

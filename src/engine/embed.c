@@ -380,7 +380,8 @@ static enum err wrap(
     }
     *q = (struct quern_request){.r = r, .user = a->user, .answers = answers, .next = c->all};
     for (uint32_t i = 0; r->o.vocab != NULL && i < r->n_choices; i++)
-        detok_init(&answers[i].detok, r->o.vocab, r->o.lead, r->o.stops, (struct detok_opts){0});
+        detok_init(
+            &answers[i].detok, r->o.vocab, r->o.lead, r->o.stops, (struct detok_opts){.min_ids = r->o.min_tokens});
     r->user = q;
     c->all = q;
     *out = q;

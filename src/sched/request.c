@@ -191,7 +191,8 @@ static enum err prime_choice(const struct request *r, struct choice *c, struct e
     if (o->vocab == NULL)
         return OK;
     detok_init(&c->stop_state, o->vocab, o->lead, o->stops,
-        (struct detok_opts){.show_special = o->show_special, .mark_special = o->mark_special});
+        (struct detok_opts){
+            .show_special = o->show_special, .mark_special = o->mark_special, .min_ids = o->min_tokens});
     for (uint32_t i = n_given; i < o->n_prompt; i++)
         TRY(detok_feed(&c->stop_state, o->prompt[i], NULL, e));
     return OK;

@@ -59,7 +59,7 @@ struct request_options {
     const uint32_t *prompt;
     uint32_t n_prompt;           /* at least 1 */
     uint32_t max_tokens;         /* of each choice; at least 1 */
-    uint32_t min_tokens;         /* stop ids are banned before */
+    uint32_t min_tokens;         /* stop ids are banned before, and stop strings that end before pass */
     uint32_t n_choices;          /* at least 1 */
     struct sample_params sample; /* choice is set per choice: 0 .. n_choices-1 */
     const uint32_t *stop_ids;    /* the model's end tokens (unless ignore_eos) and the request's own */

@@ -13,9 +13,9 @@
  * time is linear in the bytes. A node has at most as many children as there are stops, so a plain list of them will do;
  * the root, where nearly all text is spent, has a table instead, and runs that start no stop are passed on unread.
  *
- * Invariants: (1) path(node) = the last depth(node) bytes fed; (2) a node where a stop ends is never current: reaching
- * one ends the stream; (3) part[0..n_part) could be completed to one character; (4) detok.bytes counts every byte that
- * left the lead rule, held or not. */
+ * Invariants: (1) path(node) = the last depth(node) bytes fed; (2) a node where a stop ends is current only within the
+ * first min_ids ids, where it is passed over; later, reaching one ends the stream; (3) part[0..n_part) could be
+ * completed to one character; (4) detok.bytes counts every byte that left the lead rule, held or not. */
 #include "text/detok.h"
 
 #include "base/limits.h"
@@ -283,10 +283,12 @@ static void stops_put(struct detok *d, struct str text, struct buf *out)
         while ((next = child_of(s, node, byte)) == 0 && node != 0)
             node = s->nodes[node].fail;
         d->bytes++;
-        if (s->nodes[next].ends != NO_STOP) {
+        if (s->nodes[next].ends != NO_STOP && d->n_ids > d->opts.min_ids) {
             stop_at(d, before, s->nodes[next].ends, out);
             return;
         }
+        while (s->nodes[next].ends != NO_STOP && s->nodes[next].child == 0)
+            next = s->nodes[next].fail; /* passed over: only what can still become a stop is held */
         /* held: path(before) + byte; still held: path(next), its end. The rest is now certain. */
         const uint32_t held = s->nodes[before].depth, free_bytes = held + 1u - s->nodes[next].depth;
         chars_put(d, path_of(s, before, MIN(held, free_bytes)), out);
@@ -338,6 +340,7 @@ enum err detok_feed(struct detok *d, uint32_t id, struct buf *out, struct error 
     if (id >= d->vocab->n)
         return FAIL(e, ERR_INVALID, "token id %u is outside the vocabulary of %u", id, d->vocab->n);
     const bool special = (d->vocab->flags[id] & VOCAB_SPECIAL) != 0;
+    d->n_ids += d->n_ids <= d->opts.min_ids;
     if (special && d->opts.mark_special && !d->stopped)
         return mark_put(d, vocab_bytes(d->vocab, id), out, e);
     if (d->stopped || (special && !d->opts.show_special))

@@ -39,12 +39,12 @@ struct detok_opts {
     bool mark_special; /* special tokens appear as DETOK_MARK, name, DETOK_MARK_END: for who must tell a control token
                         * from a text that spells it. What was held is given before, so no stop spans one; show_special
                         * has no effect */
+    uint32_t min_ids;  /* a stop that ends within the first so many ids is passed over */
 };
 
 /* Bytes that no UTF-8 text has. */
 #define DETOK_MARK     '\xFF'
 #define DETOK_MARK_END '\xFE'
-
 
 /* One stream. The first group may be read by anyone; the second is private. */
 struct detok {
@@ -56,6 +56,7 @@ struct detok {
     const struct stop_set *stops; /* NULL: none */
     struct detok_opts opts;
     struct tok_lead lead; /* how many spaces may still be dropped */
+    uint32_t n_ids;       /* fed, up to min_ids + 1 */
     uint32_t node;        /* of the stop automaton: says which bytes are held */
     unsigned char part[4];
     uint8_t n_part; /* bytes of an unfinished character */

@@ -109,6 +109,9 @@ def test_stops_end_the_text_before_them(client):
     assert cut.choices[0].finish_reason == "stop" and cut.choices[0].stop_reason == stop
     kept = chat(client, max_tokens=40, stop=stop, extra_body={"include_stop_str_in_output": True})
     assert kept.choices[0].message.content == whole[:whole.index(stop) + len(stop)]
+    late = chat(client, max_tokens=40, stop=stop, extra_body={"min_tokens": 30})  # as vLLM: not before these are there
+    assert late.usage.completion_tokens >= 30
+    assert late.choices[0].message.content.startswith(kept.choices[0].message.content)
     streamed = list(chat(client, max_tokens=40, stop=stop, stream=True))
     assert "".join(c.choices[0].delta.content or "" for c in streamed) == cut.choices[0].message.content
 

@@ -95,7 +95,8 @@ static enum err compare_walk(const struct request *r, uint32_t i_choice, const s
     const uint32_t n_out = atomic_load(&c->n_out);
     struct detok d;
     if (o->stops != NULL)
-        detok_init(&d, o->vocab, o->lead, o->stops, (struct detok_opts){.show_special = o->show_special});
+        detok_init(&d, o->vocab, o->lead, o->stops,
+            (struct detok_opts){.show_special = o->show_special, .min_ids = o->min_tokens});
     uint64_t chain = fake_chain_start(o->adapter);
     for (uint32_t i = 0; i < o->n_prompt; i++)
         chain = fake_chain_add(chain, o->prompt[i], i);

@@ -230,6 +230,40 @@ static void special_token_between_does_not_hide_a_stop(void **state)
     stop_set_free(s);
 }
 
+/* Within the first ids stops are passed over; one that ends behind them counts wherever it begins. */
+static void stops_below_the_least_ids_are_passed_over(void **state)
+{
+    (void)state;
+    struct vocab v;
+    vocab_reset(&v);
+    for (size_t i = 0; i < 6; i++)
+        vocab_add(&v, i % 2 == 0 ? STR("aS") : STR("Tb"), 0);
+    struct stop_set *s = stops_of((struct str[]){STR("ST"), STR("Sx"), STR("bb")}, 3);
+    expect_text(&v, no_lead, s, (struct detok_opts){0}, "a", 1);
+    expect_text(&v, no_lead, s, (struct detok_opts){.min_ids = 1}, "a", 1);
+    expect_text(&v, no_lead, s, (struct detok_opts){.min_ids = 2}, "aSTba", 5);
+    expect_text(&v, no_lead, s, (struct detok_opts){.min_ids = 3}, "aSTba", 5);
+    expect_text(&v, no_lead, s, (struct detok_opts){.min_ids = 5}, "aSTbaSTba", 9);
+    expect_text(&v, no_lead, s, (struct detok_opts){.min_ids = 6}, "aSTbaSTbaSTb", 12);
+    expect_text(&v, no_lead, s, (struct detok_opts){.min_ids = UINT32_MAX}, "aSTbaSTbaSTb", 12);
+    stop_set_free(s);
+    /* a stop that was passed over is not held, unless it begins a longer one */
+    struct error err;
+    struct detok d;
+    s = stops_of((struct str[]){STR("ST"), STR("STbaSx")}, 2);
+    detok_init(&d, &v.view, no_lead, s, (struct detok_opts){.min_ids = 9});
+    for (uint32_t id = 0; id < 2; id++)
+        assert_ok(err, detok_feed(&d, id, NULL, &err));
+    assert_int_equal(detok_held(&d), 3);
+    stop_set_free(s);
+    s = stops_of((struct str[]){STR("Tb"), STR("STb")}, 2);
+    detok_init(&d, &v.view, no_lead, s, (struct detok_opts){.min_ids = 9});
+    for (uint32_t id = 0; id < 2; id++)
+        assert_ok(err, detok_feed(&d, id, NULL, &err));
+    assert_int_equal(detok_held(&d), 0);
+    stop_set_free(s);
+}
+
 static void stop_index_is_the_first_of_equal_stops(void **state)
 {
     (void)state;
@@ -586,6 +620,7 @@ int main(void)
         cmocka_unit_test(stop_prefix_that_fails_is_given_back),
         cmocka_unit_test(special_token_between_does_not_hide_a_stop),
         cmocka_unit_test(stop_index_is_the_first_of_equal_stops),
+        cmocka_unit_test(stops_below_the_least_ids_are_passed_over),
         cmocka_unit_test(copy_of_a_stream_is_a_way_back),
         cmocka_unit_test(bad_stops_and_ids_are_refused),
         cmocka_unit_test(feeding_does_not_allocate),
