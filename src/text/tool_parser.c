@@ -450,7 +450,6 @@ enum err tool_parser_feed(struct tool_parser *p, struct str text, struct error *
 static void flush(struct tool_parser *p)
 {
     const struct str s = parser_rest(p);
-    const bool only_blank = blanks(s) == s.n;
     switch (p->state) {
     case IN_REASONING: {
         size_t n = s.n;
@@ -461,18 +460,15 @@ static void flush(struct tool_parser *p)
     }
     case AT_START:
     case IN_TEXT:
-        if (!(p->after_call && p->is_fresh && only_blank))
+        if (!(p->after_call && p->is_fresh)) /* else the beginning of a call that would have been the next */
             parser_give(p, TOOL_CONTENT, s);
         break;
     case IN_ARGS:
         if (p->d->calls->args == ARGS_TAGS)
             tags_finish(p);
         break;
-    case IN_TAIL: break; /* a frame that is not whole */
-    case IN_NEXT:
-        if (!only_blank)
-            parser_give(p, TOOL_CONTENT, s);
-        break;
+    case IN_TAIL:
+    case IN_NEXT: break;    /* a frame that is not whole */
     case IN_HARMONY: break; /* gave all it had */
     }
     p->at = p->held.n;
