@@ -99,9 +99,9 @@ static void write_edit(struct job *j, uint32_t n, uint64_t seed)
     uint32_t at = 0;
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t dice = draw(seed + 1, i);
-        if (dice % 25 == 0)
+        if (dice % 80 == 0)
             at += 1 + (uint32_t)(dice >> 32) % 4; /* left out */
-        j->script[i] = dice % 25 == 1 ? word(seed + 2, i) : j->prompt[at % PROMPT];
+        j->script[i] = dice % 80 == 1 ? word(seed + 2, i) : j->prompt[at % PROMPT];
         at++;
     }
 }

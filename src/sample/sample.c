@@ -8,6 +8,7 @@
  * its beginning whatever else there is. Where that is not enough it is done again with everybody. Sums do run over the
  * whole vocabulary, in the order of ids, as the definition says; exponentials are taken many at a time. */
 #include "sample/sample_int.h"
+#include "sample/verify.h"
 
 #include "base/mem.h"
 #include "base/rng.h"
@@ -15,6 +16,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #define NEAR 14.0f /* in logits after step 5 */
 #define MANY 256   /* exponentials at a time */
@@ -284,23 +286,33 @@ static uint32_t draw_from_all(const struct sampler *s, double u)
     return last;
 }
 
-/* Steps 5 to 10. */
-static enum err pick_random(struct sampler *s, const struct sample_row *row, uint32_t *id, struct error *e)
+/* Steps 5 to 9. *n is how many candidates are left, in s->cands; 0: the whole vocabulary, as no step has cut it. */
+static enum err cut(struct sampler *s, const struct sample_params *p, size_t *n, struct error *e)
 {
-    const struct sample_params *p = row->params;
-    struct candidate *c = s->cands;
+    *n = 0;
     if (!scale(s, p->temperature))
         return FAIL(e, ERR_INVALID, "no token is allowed here");
     const bool ordered = p->top_k > 0 || p->top_p < 1.0f;
-    if (!ordered && p->min_p <= 0.0f && p->typical_p >= 1.0f) {
+    if (!ordered && p->min_p <= 0.0f && p->typical_p >= 1.0f)
+        return OK;
+    *n = ordered ? cut_by_order(s, p) : gather(s, false);
+    if (p->min_p > 0.0f)
+        *n = cut_min_p(s->cands, *n, p->min_p);
+    if (p->typical_p < 1.0f)
+        *n = cut_typical(s, *n, p->typical_p);
+    return OK;
+}
+
+/* Steps 5 to 10. */
+static enum err pick_random(struct sampler *s, const struct sample_row *row, uint32_t *id, struct error *e)
+{
+    const struct candidate *c = s->cands;
+    size_t n;
+    TRY(cut(s, row->params, &n, e));
+    if (n == 0) {
         *id = draw_from_all(s, draw_of(row));
         return OK;
     }
-    size_t n = ordered ? cut_by_order(s, p) : gather(s, false);
-    if (p->min_p > 0.0f)
-        n = cut_min_p(c, n, p->min_p);
-    if (p->typical_p < 1.0f)
-        n = cut_typical(s, n, p->typical_p);
     const double aim = draw_of(row) * total_of(c, n);
     double sum = 0.0;
     size_t i = 0;
@@ -310,6 +322,26 @@ static enum err pick_random(struct sampler *s, const struct sample_row *row, uin
             break;
     }
     *id = c[i].id;
+    return OK;
+}
+
+enum err sample_distribution(struct sampler *s, const struct sample_row *row, float *probs, struct error *e)
+{
+    size_t n;
+    uint32_t best;
+    memset(probs, 0, s->vocab * sizeof *probs);
+    adjust(s, row);
+    if (row->params->temperature == 0.0f) {
+        TRY(pick_greedy(s, &best, e));
+        probs[best] = 1.0f;
+        return OK;
+    }
+    TRY(cut(s, row->params, &n, e));
+    const double total = n > 0 ? total_of(s->cands, n) : total_of_all(s);
+    for (size_t i = 0; i < n; i++)
+        probs[s->cands[i].id] = (float)((double)f_exp(s->cands[i].key) / total);
+    for (uint32_t i = 0; n == 0 && i < s->vocab; i++)
+        probs[i] = (float)((double)f_exp(s->logits[i]) / total);
     return OK;
 }
 
