@@ -121,7 +121,7 @@ class Place(pydantic.BaseModel):
 
 class Event(pydantic.BaseModel):
     name: str = pydantic.Field(max_length=10)
-    year: int
+    year: int = pydantic.Field(ge=0, le=3000)
     places: list[Place] = pydantic.Field(max_length=2)
     kind: str | None = None
 
@@ -152,7 +152,7 @@ def test_errors_reach_the_client(client, quern):
     with pytest.raises(BadRequestError) as e:
         client.chat.completions.create(model=quern.model, messages=HELLO, response_format={
             "type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "stsring"}}})
-    assert e.value.param == "response_format" and "stsring" in str(e.value)
+    assert e.value.param == "response_format" and "#/type" in str(e.value)
 
 
 # ---- random models obey ----
@@ -313,9 +313,9 @@ def test_unique_schemas_in_a_row_return_their_memory(quern):
             status, answer = quern.post("/v1/completions", prompt="x", max_tokens=1, temperature=0, structured_outputs={
                 "json": {"type": "object", "properties": {f"key{i}": {"type": "string"}}, "required": [f"key{i}"]}})
             assert status == 200, answer
-    flood(0, 300)
+    flood(0, 200)
     before = quern.rss()
-    flood(1000, 900)
+    flood(1000, 500)
     assert quern.rss() - before < 400e6 # the cache may fill up to its limit, and no more
     assert metric(quern, "quern_grammar_cache_bytes") <= 256 * 2 ** 20
 

@@ -57,7 +57,7 @@ static int open_grammars(void **state)
     } sources[COUNT_OF(grammars)] = {
         {GRAMMAR_REGEX, "\\{\"name\": \"[a-z]{2,8}\", \"age\": [0-9]{1,3}\\}"},
         {GRAMMAR_CHOICE, "[\"yes\",\"no\",\"maybe not\"]"},
-        {GRAMMAR_REGEX, "\\[([a-c]+(,[a-c]+)*)?\\]"},
+        {GRAMMAR_EBNF, "root ::= list\nlist ::= \"[\" (list (\",\" list)*)? \"]\" | [a-c]+\n"},
         {GRAMMAR_REGEX, "[ab]*"},
         {GRAMMAR_REGEX, "(name|age): (yes|not)(, (name|age): (yes|not)){0,6}"},
     };

@@ -28,6 +28,8 @@ struct stage { /* the model, and what the requests are made of */
     struct model_config *cfg, *draft_cfg;
     struct dummy *dummy;
     struct vocab_view vocab;
+    struct grammar_vocab *grammar_vocab;
+    struct grammar *grammars[2];
     struct answer *alone; /* [n][CHOICES_MAX] */
     uint32_t n_wrong;     /* answers that were not those alone */
     bool may_be_wrong;
@@ -122,6 +124,10 @@ static struct request *make_request(const struct stage *st, uint32_t i)
     if (i % 4 == 3) {
         o.vocab = &st->vocab;
         assert_ok(e, stop_set_new(&o.stops, stops, COUNT_OF(stops), &e));
+    }
+    if (i % 5 == 2) {
+        o.grammar = st->grammars[i / 5 % COUNT_OF(st->grammars)];
+        grammar_ref(o.grammar);
     }
     assert_ok(e, request_new(&o, &r, &e));
     return r;
@@ -500,6 +506,24 @@ static void make_vocab(struct stage *st)
     st->vocab = (struct vocab_view){.n = st->vocab_size, .bytes = bytes, .offsets = offsets, .flags = flags};
 }
 
+/* Frames with forced letters, and lists of lists. */
+static void make_grammars(struct stage *st)
+{
+    static const struct {
+        enum grammar_kind kind;
+        const char *text;
+    } sources[] = {
+        {GRAMMAR_REGEX, "xyz[a-m]{1,6}wvuts[n-z]*"},
+        {GRAMMAR_EBNF, "root ::= \"l\" (root | [a-e])* \"rrr\""},
+    };
+    struct error e;
+    assert_ok(e, grammar_vocab_new(&st->vocab, &st->grammar_vocab, &e));
+    for (size_t i = 0; i < COUNT_OF(sources); i++) {
+        const struct grammar_source src = {.kind = sources[i].kind, .text = str_of(sources[i].text)};
+        assert_ok(e, grammar_compile(&src, st->grammar_vocab, &st->grammars[i], &e));
+    }
+}
+
 static void make_model(struct stage *st)
 {
     struct error e;
@@ -541,6 +565,7 @@ void storm_run(const struct storm_model *m)
     make_model(&st);
     st.vocab_size = st.cfg->vocab;
     make_vocab(&st);
+    make_grammars(&st);
     run_alone(&st);
     run_list(&st);
     if (m->draft_path != NULL)
@@ -551,6 +576,9 @@ void storm_run(const struct storm_model *m)
     model_source_close(st.source);
     model_source_close(st.draft);
     mem_free(st.draft_cfg);
+    for (size_t i = 0; i < COUNT_OF(st.grammars); i++)
+        grammar_unref(st.grammars[i]);
+    grammar_vocab_free(st.grammar_vocab);
     mem_free((void *)(uintptr_t)st.vocab.bytes);
     mem_free((void *)(uintptr_t)st.vocab.offsets);
     mem_free((void *)(uintptr_t)st.vocab.flags);
