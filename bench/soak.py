@@ -235,7 +235,7 @@ def do_resume(soak, draw):
             "resumable": True}
     with soak.socket("/v1/completions", body) as s:
         got = b""
-        while b'"id":"' not in got:
+        while b'"id":"' not in got and (len(got) < 12 or got[9:12] == b"200"):
             part = s.recv(400)
             if not part:
                 break

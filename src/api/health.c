@@ -2,10 +2,6 @@
  * would be taken now. startup: how far the start is. */
 #include "api/api_int.h"
 
-#define STUCK_NS                                                                                                       \
-    (30 * NS_PER_S) /* the longest step: a full batch of a large model on a small machine takes seconds                \
-                     */
-
 enum server_health { HEALTH_OK, HEALTH_STARTING, HEALTH_DRAINING, HEALTH_FAILED, HEALTH_STUCK };
 
 static const char *const names[] = {"ready", "starting", "draining", "failed", "stuck"};
@@ -17,7 +13,7 @@ static enum server_health health_of(struct server *s)
         return HEALTH_STARTING;
     if (engine_state(s->serving->engine) == ENGINE_FAILED)
         return HEALTH_FAILED;
-    if (engine_stuck_ns(s->serving->engine) > STUCK_NS)
+    if (engine_stuck_ns(s->serving->engine) > s->o.stuck_s * NS_PER_S)
         return HEALTH_STUCK;
     return phase == PHASE_READY ? HEALTH_OK : HEALTH_DRAINING;
 }

@@ -243,7 +243,12 @@ bool log_has(const struct log *l, enum log_level level, const char *category)
     for (uint32_t i = 0; i < l->levels.n_overrides; i++)
         if (strcmp(l->levels.overrides[i].category, category) == 0)
             return level <= l->levels.overrides[i].level;
-    return level <= l->levels.base;
+    return (int)level <= atomic_load_explicit(&l->base, memory_order_relaxed);
+}
+
+void log_set_level(struct log *l, enum log_level level)
+{
+    atomic_store_explicit(&l->base, (int)level, memory_order_relaxed);
 }
 
 void log_write(struct log *l, enum log_level level, const char *category, const char *event,
@@ -339,6 +344,7 @@ enum err log_init(struct log *l, int fd, enum log_format format, const struct lo
     memset(l, 0, sizeof *l);
     l->format = format;
     l->levels = *levels;
+    atomic_init(&l->base, (int)levels->base);
     l->clock = clock;
     l->fd = fd;
     if (pthread_mutex_init(&l->lock, NULL) != 0)
@@ -352,6 +358,7 @@ enum err log_init_ring(struct log *l, struct log *to, uint32_t n_lines, struct w
     memset(l, 0, sizeof *l);
     l->format = to->format;
     l->levels = to->levels;
+    atomic_init(&l->base, (int)to->levels.base);
     l->clock = to->clock;
     l->fd = -1;
     TRY(ring_init(&l->ring, RING_MPSC, n_lines, sizeof(struct item), wake, e));

@@ -42,7 +42,8 @@ struct log {
     pthread_mutex_t lock;       /* one line at a time on fd */
     _Atomic uint64_t n_dropped; /* lines lost: ring full, or the descriptor refused */
     uint64_t n_reported;        /* of n_dropped; log_drain only */
-    struct log_levels levels;
+    struct log_levels levels;   /* of categories; the base level is the next */
+    _Atomic int base;           /* enum log_level */
 };
 
 /* "info" or "warn,http=debug,sched=error": the base level first, then categories. */
@@ -55,6 +56,9 @@ enum err log_init(struct log *l, int fd, enum log_format format, const struct lo
 /* Write lines into a ring of n_lines (a power of two); same format and levels as `to`. wake may be NULL; with it,
  * whoever drains can sleep. */
 enum err log_init_ring(struct log *l, struct log *to, uint32_t n_lines, struct wake *wake, struct error *e) MUST_CHECK;
+
+/* The level of categories without one of their own, from now on; from any thread. */
+void log_set_level(struct log *l, enum log_level level);
 
 /* Move the lines of a ring log to its target, and report newly dropped ones there. Returns the number of lines moved.
  */

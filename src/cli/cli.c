@@ -120,6 +120,7 @@ int cli_main(int argc, char *const *argv)
     clock_init(&clock);
     const uint64_t start_ns = clock_now(&clock);
     options_init(&p, options_table(), &o);
+    o.parse = &p;
     const enum err err = resolve(&p, &o, argc > 0 ? argc - 1 : 0, argv + (argc > 0), &verb, &e);
     const struct log_levels levels = {.base = (enum log_level)o.log_level};
     struct log log_storage, *log = &log_storage;

@@ -147,3 +147,21 @@ enum err options_parse_file(struct options_parse *p, const char *path, struct er
         error_prefix(e, "%s", path);
     return err;
 }
+
+enum err options_log_level_again(const struct options *o, int *level, struct error *e)
+{
+    const struct option_table t = o->parse->table;
+    const struct option_row *row = option_find(t, STR("log-level"));
+    struct options fresh = {0};
+    struct options_parse p;
+    *level = o->log_level;
+    if (o->config == NULL || o->parse->origin[row - t.rows] == ORIGIN_ARGS)
+        return OK;
+    options_init(&p, t, &fresh);
+    p.verb = o->parse->verb;
+    const enum err err = options_parse_file(&p, o->config, e);
+    if (err == OK)
+        *level = fresh.log_level;
+    options_fini(&p);
+    return err;
+}

@@ -126,7 +126,7 @@ struct options {
     const char *key_file, *cert_file, *cert_key_file; /* NULL = none */
     struct option_list origins, hosts;
     uint64_t max_body_bytes, max_connections, net_threads; /* 0 = the default */
-    uint64_t ping_s, shutdown_s;
+    uint64_t ping_s, shutdown_s, stuck_s;
     int structured_whitespace; /* enum grammar_whitespace */
     bool page, access_log;
     uint64_t fake_step_us; /* OPTION_UNSET = a real model */
@@ -151,6 +151,7 @@ struct options {
     /* what is not an option, without the verb */
     const char *args[CLI_ARGS_MAX];
     size_t n_args;
+    const struct options_parse *parse; /* where they came from; for options_log_level_again */
 };
 
 /* The words of --dtype; the first is "auto", the others are names of enum dtype in lower case. NULL-terminated. */
@@ -186,6 +187,10 @@ enum err options_parse_args(struct options_parse *p, int argc, char *const *argv
  * ownership of nothing: text must be writable, NUL-terminated and outlive the values. */
 enum err options_parse_file(struct options_parse *p, const char *path, struct error *e) MUST_CHECK;
 enum err options_parse_text(struct options_parse *p, char *text, size_t n, struct error *e) MUST_CHECK;
+
+/* What --log-level is when the config file is read again: the command line's, else the file's, else the default. A file
+ * that is wrong anywhere is an error and changes nothing. */
+enum err options_log_level_again(const struct options *o, int *level, struct error *e) MUST_CHECK;
 
 /* ERR_INVALID when an option given on the command line is not one of the verb's. */
 enum err options_check_verb(const struct options_parse *p, const char *verb, struct error *e) MUST_CHECK;

@@ -2,7 +2,7 @@
  * model is found and loaded; prints one line when it is ready; then only waits for signals.
  *
  *   SIGTERM, SIGINT   drain: not ready any more, running answers finish, at most --shutdown-timeout; again: end them
- * now SIGHUP            read keys and certificate again
+ * now SIGHUP            read keys, certificate and the config file's log level again
  *
  * While the model is still loading there is nothing to drain, and SIGTERM ends the process. */
 #include "api/api.h"
@@ -197,6 +197,7 @@ static enum err open_server(struct serve *v, struct error *e)
         .body_max = o->max_body_bytes,
         .connections_max = (uint32_t)o->max_connections,
         .ping_s = (uint32_t)o->ping_s,
+        .stuck_s = (uint32_t)o->stuck_s,
         .tool_call_parser = o->tool_call_parser,
         .reasoning_parser = o->reasoning_parser,
         .structured_whitespace = (enum grammar_whitespace)o->structured_whitespace,
@@ -315,11 +316,14 @@ static void say_ready(const struct serve *v, uint64_t start_ns)
 static void reload(struct serve *v)
 {
     struct error e = {0};
+    int level = 0;
     server_notify("RELOADING=1");
-    if (server_reload(v->server, &e) != OK)
+    if (options_log_level_again(v->o, &level, &e) != OK || server_reload(v->server, &e) != OK)
         LOG(&v->log.log, LOG_ERROR, "http", "reload failed, the old keys stay", log_cstr("why", e.text));
-    else
-        LOG(&v->log.log, LOG_INFO, "http", "keys and certificate read again");
+    else {
+        log_set_level(&v->log.log, (enum log_level)level);
+        LOG(&v->log.log, LOG_INFO, "http", "keys, certificate and log level read again");
+    }
     server_notify("READY=1");
 }
 

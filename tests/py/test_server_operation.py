@@ -1,5 +1,6 @@
 """The server as its operator meets it: keys, tenants and budgets, draining, signals, TLS, Unix sockets, supervisors,
 resumable streams, restarts."""
+import concurrent.futures
 import hashlib
 import http.client
 import json
@@ -120,6 +121,53 @@ def test_sighup_reads_keys_again_and_keeps_them_when_they_are_wrong(key_file):
         path.write_text("{")
         hup("reload failed")
         assert works("new")
+
+
+def test_sighup_reads_the_log_level_again(tmp_path):
+    config = tmp_path / "quern.conf"
+    config.write_text("[serve]\nlog-level = info\n")
+
+    def lines(q):
+        n = len(q.lines)
+        assert q.call("/version")[0] == 200
+        time.sleep(0.3)
+        return "".join(q.lines[n:])
+
+    def hup(q):
+        os.kill(q.pid, signal.SIGHUP)
+        time.sleep(0.5)
+    with Quern("--config", config) as q:
+        assert "path=/version" in lines(q)
+        config.write_text("[serve]\nlog-level = warn\n")
+        hup(q)
+        assert lines(q) == ""
+        config.write_text("[serve]\nlog-level = loud\n")
+        hup(q)
+        assert "reload failed" in q.log() and "loud" in q.log() and lines(q) == ""
+        config.write_text("log-level = debug\n")
+        hup(q)
+        assert "path=/version" in lines(q)
+    with Quern("--config", config, "--log-level", "info") as q:  # the command line stays stronger
+        config.write_text("log-level = error\n")
+        hup(q)
+        assert "path=/version" in lines(q)
+
+
+def test_a_stuck_step_turns_live_red_until_it_is_over():
+    with Quern("--fake-step", 3000000, "--stuck-after", 1) as q:
+        assert q.call("/livez")[0] == 200
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(q.post, "/v1/completions", prompt="x", max_tokens=1)
+            time.sleep(0.5)
+            assert q.call("/livez")[0] == 200  # a step under way is no reason yet
+            end = time.time() + 2.4
+            while q.call("/livez")[0] == 200 and time.time() < end:
+                time.sleep(0.05)
+            status, _, body = q.call("/livez")
+            assert status == 503 and body["status"] == "stuck" and q.call("/readyz")[0] == 503
+            assert answer.result()[0] == 200
+        q.wait_idle()
+        assert q.call("/livez")[0] == q.call("/readyz")[0] == 200
 
 
 @pytest.mark.parametrize("text, says", [
