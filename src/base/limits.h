@@ -279,10 +279,11 @@
 #define SCHEMA_EMIT_DEPTH          40         /* nodes written inside each other before one becomes a rule */
 #define SCHEMA_INT_DIGITS_MAX      64         /* of a number before the point: no generation goes on in digits forever */
 #define SCHEMA_FRAC_DIGITS_MAX     32         /* behind it; a double has at most 17 that count */
-#define SCHEMA_SCI_DIGITS_MAX      20         /* behind the point of a number with an exponent */
+#define SCHEMA_SIG_DIGITS_MAX      17         /* that count, of a number with a point: those of a double */
+#define SCHEMA_EXACT_DIGITS        15         /* the same where a double must tell all of them apart */
+#define SCHEMA_SCI_DIGITS_MAX      16         /* behind the point of a number with an exponent */
 #define SCHEMA_SCI_INT_DIGITS      16         /* the same of an integer: a double of 1e16 has no more */
 #define SCHEMA_MULTIPLE_MAX        10000      /* multipleOf without its point: a state for each remainder and digit */
-#define SCHEMA_MULTIPLE_DIGITS_MAX 20         /* digits of such a number, where remainders are many */
 #define SCHEMA_NUMBER_STATES_MAX   40000      /* of a number's machine before it is made small */
 #define SCHEMA_BLANKS_MAX          2          /* between tokens on one line, where blanks are free */
 #define SCHEMA_INDENT_MAX          64         /* behind a newline: 16 levels of 4 */

@@ -46,8 +46,14 @@
 #define EMAIL LOCAL "@(?:" HOST "|\\[" IPV4 "\\]|\\[IPv6:" IPV6 "\\])"
 
 /* RFC 3986 and, with more characters, RFC 3987. X: further characters of a path. */
-#define PCT          "%[0-9A-Fa-f]{2}"
-#define UCS          "\\u00A0-\\uD7FF\\uF900-\\uFDCF\\uFDF0-\\uFFEF\\u{10000}-\\u{DFFFD}"
+#define PCT "%[0-9A-Fa-f]{2}"
+#define UCS                                                                                                            \
+    "\\u00A0-\\uD7FF\\uF900-\\uFDCF\\uFDF0-\\uFFEF"                                                                    \
+    "\\u{10000}-\\u{1FFFD}\\u{20000}-\\u{2FFFD}\\u{30000}-\\u{3FFFD}\\u{40000}-\\u{4FFFD}\\u{50000}-\\u{5FFFD}\\u{"    \
+    "60000}-\\u{6FFFD}\\u{70000}-\\u{7FFFD}"                                                                           \
+    "\\u{80000}-\\u{8FFFD}\\u{90000}-\\u{9FFFD}\\u{A0000}-\\u{AFFFD}\\u{B0000}-\\u{BFFFD}\\u{C0000}-\\u{CFFFD}\\u{"    \
+    "D0000}-\\u{DFFFD}\\u{E1000}-\\u{EFFFD}"
+#define PRIVATE      "\\uE000-\\uF8FF\\u{F0000}-\\u{FFFFD}\\u{100000}-\\u{10FFFD}"
 #define PCHAR(X)     "(?:[A-Za-z0-9._~!$&'()*+,;=:@" X "-]|" PCT ")"
 #define PCHAR_NC(X)  "(?:[A-Za-z0-9._~!$&'()*+,;=@" X "-]|" PCT ")"
 #define REG(X)       "(?:[A-Za-z0-9._~!$&'()*+,;=" X "-]|" PCT ")*"
@@ -56,10 +62,10 @@
 #define AUTHORITY(X) "(?:" USER(X) "@)?(?:" IP_LITERAL "|" REG(X) ")(?::[0-9]*)?"
 #define SLASHES(X)   "(?:/" PCHAR(X) "*)*"
 #define ABSOLUTE(X)  "/(?:" PCHAR(X) "+" SLASHES(X) ")?"
-#define TAIL(X)      "(?:\\?(?:" PCHAR(X) "|[/?])*)?(?:#(?:" PCHAR(X) "|[/?])*)?"
-#define FULL(X)                                                                                                        \
-    "[A-Za-z][A-Za-z0-9+.-]*:(?://" AUTHORITY(X) SLASHES(X) "|" ABSOLUTE(X) "|" PCHAR(X) "+" SLASHES(X) "|)" TAIL(X)
-#define RELATIVE(X) "(?://" AUTHORITY(X) SLASHES(X) "|" ABSOLUTE(X) "|" PCHAR_NC(X) "+" SLASHES(X) "|)" TAIL(X)
+#define TAIL(X, Q)   "(?:\\?(?:" PCHAR(X) "|[/?" Q "])*)?(?:#(?:" PCHAR(X) "|[/?])*)?"
+#define FULL(X, Q)                                                                                                     \
+    "[A-Za-z][A-Za-z0-9+.-]*:(?://" AUTHORITY(X) SLASHES(X) "|" ABSOLUTE(X) "|" PCHAR(X) "+" SLASHES(X) "|)" TAIL(X, Q)
+#define RELATIVE(X, Q) "(?://" AUTHORITY(X) SLASHES(X) "|" ABSOLUTE(X) "|" PCHAR_NC(X) "+" SLASHES(X) "|)" TAIL(X, Q)
 
 #define VARNAME  "(?:[A-Za-z0-9_]|" PCT ")(?:\\.?(?:[A-Za-z0-9_]|" PCT "))*"
 #define VARSPEC  VARNAME "(?:\\*|:[1-9][0-9]{0,3})?"
@@ -79,10 +85,10 @@ static const struct {
     {"ipv4", IPV4},
     {"ipv6", IPV6},
     {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
-    {"uri", FULL("")},
-    {"uri-reference", FULL("") "|" RELATIVE("")},
-    {"iri", FULL(UCS)},
-    {"iri-reference", FULL(UCS) "|" RELATIVE(UCS)},
+    {"uri", FULL("", "")},
+    {"uri-reference", FULL("", "") "|" RELATIVE("", "")},
+    {"iri", FULL(UCS, PRIVATE)},
+    {"iri-reference", FULL(UCS, PRIVATE) "|" RELATIVE(UCS, PRIVATE)},
     {"uri-template", TEMPLATE},
     {"json-pointer", POINTER},
     {"relative-json-pointer", "(?:0|[1-9][0-9]{0,8})(?:#|" POINTER ")"},

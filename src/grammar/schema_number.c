@@ -9,7 +9,9 @@
  *
  * Spellings, which docs/structured-output.md promises:
  *
- *   plain        at most SCHEMA_INT_DIGITS_MAX digits before the point and SCHEMA_FRAC_DIGITS_MAX behind it
+ *   plain        at most SCHEMA_INT_DIGITS_MAX digits before the point, SCHEMA_FRAC_DIGITS_MAX behind it, and with a
+ *                point SCHEMA_SIG_DIGITS_MAX that count; SCHEMA_EXACT_DIGITS where rounding to a double could move a
+ *                number onto an exclusive bound, to an integer, or off a multiple
  *
  *   scientific   one digit from 1 to 9, at most SCHEMA_SCI_DIGITS_MAX behind the point, an exponent of one to three
  *                digits, and no value beyond the range of a double
@@ -194,12 +196,14 @@ struct machine {
     bool may_sci;
     unsigned sci_need; /* the least exponent, where only integers or multiples are allowed; 0: any */
     uint32_t int_digits, frac_digits, sci_digits;
+    uint32_t sig_digits; /* of a number with a point */
     bool keeps_exponent; /* some bound is so far out that exponents above 30 differ */
 };
 
 struct progress {
     uint8_t phase, sign;
     uint8_t n_int, n_frac;
+    uint8_t left;       /* digits that may still come behind the point */
     uint8_t zeros;      /* behind the point and before the first significant digit */
     uint8_t is_nonzero; /* a significant digit came */
     uint8_t has_frac;   /* one other than 0 behind the point */
@@ -309,7 +313,7 @@ static bool int_digit(const struct machine *m, struct progress *p, uint8_t digit
 static bool frac_digit(const struct machine *m, struct progress *p, uint8_t digit)
 {
     const bool may_sci = p->n_int == 1 && m->may_sci && p->n_frac < m->sci_digits;
-    if (p->n_frac >= m->frac_digits || (m->ints == INT_ONLY && !may_sci && (p->n_frac > 0 || digit != 0)))
+    if (p->left == 0 || (m->ints == INT_ONLY && !may_sci && (p->n_frac > 0 || digit != 0)))
         return false;
     if (p->n_frac == 0)
         p->may_308 = p->may_308 && digit <= 6;
@@ -319,11 +323,14 @@ static bool frac_digit(const struct machine *m, struct progress *p, uint8_t digi
     else if (m->has_multiple && p->n_frac < m->d && p->remainder != NO_MULTIPLE)
         p->remainder = (uint32_t)((p->remainder * (uint64_t)10 + digit) % m->m);
     p->n_frac++;
+    p->left--;
     p->has_frac |= digit != 0;
-    if (!p->is_nonzero && digit == 0)
-        p->zeros++;
-    else
+    if (p->is_nonzero || digit != 0) {
+        if (!p->is_nonzero)
+            p->left = (uint8_t)MIN(p->left, m->sig_digits - 1);
         significant(m, p, digit);
+    } else
+        p->zeros++;
     return true;
 }
 
@@ -365,7 +372,7 @@ static bool forget(const struct machine *m, struct progress *p)
     if (p->phase > AT_SIGN && m->is_same_signed)
         p->sign = 0;
     if (!has[0] && !has[1])
-        p->zeros = p->is_nonzero = 0;
+        p->zeros = 0;
     if (!m->has_multiple)
         p->remainder = 0;
     if (m->ints == INT_ANY)
@@ -378,9 +385,11 @@ static bool forget(const struct machine *m, struct progress *p)
     }
     if (p->phase >= AT_POINT)
         p->n_int = MIN(p->n_int, 2);
+    if (!m->has_multiple && m->sci_need == 0)
+        p->n_frac = MIN(p->n_frac, 2);
     if (p->phase < AT_E)
         return true;
-    p->n_frac = p->zeros = p->has_frac = 0;
+    p->n_frac = p->zeros = p->has_frac = p->left = 0;
     p->remainder = 0;
     for (int i = 0; i < 2; i++) {
         if (has[i] && p->order[i] == ORDER_EQUAL && p->seen[i] < m->bound[p->sign][i].n) {
@@ -408,7 +417,8 @@ static bool read_byte(const struct machine *m, struct progress *p, char c)
         if (c == '.') {
             settle(m, p);
             p->phase = AT_POINT;
-            return m->frac_digits > 0;
+            p->left = (uint8_t)(p->n_int < m->sig_digits ? MIN(m->frac_digits, m->sig_digits - p->n_int) : 0);
+            return p->left > 0;
         }
         break;
     case AT_POINT: return is_digit && frac_digit(m, p, (uint8_t)(c - '0'));
@@ -484,17 +494,21 @@ static void multiple_set(struct machine *m, const struct dec_list *x)
     m->may_sci = m->may_sci && !x->is_denied;
     if (x->is_denied)
         return;
-    /* A power of ten that m divides makes everything above it a multiple. */
-    uint64_t rest = m->m;
-    int twos = 0, fives = 0;
-    for (; rest % 2 == 0; rest /= 2)
+    /* Multiples of p / q, in lowest terms; q does not matter. Numbers with an exponent are so large that a double of
+     * their size is a multiple of a small power of two, whatever its digits are; so p must be one. */
+    uint64_t p = m->m;
+    for (int i = 0; i < m->d; i++) {
+        const uint64_t two = p % 2 == 0 ? 2 : 1, five = p % 5 == 0 ? 5 : 1;
+        p /= two * five;
+    }
+    unsigned twos = 0;
+    while (p > 1 && p % 2 == 0) {
+        p /= 2;
         twos++;
-    for (; rest % 5 == 0; rest /= 5)
-        fives++;
-    const int least = MAX(twos, fives) - m->d;
-    m->may_sci = m->may_sci && rest == 1 && least <= 10;
+    }
+    m->may_sci = m->may_sci && p == 1 && twos <= 10;
     m->sci_digits = SCHEMA_SCI_INT_DIGITS;
-    m->sci_need = SCHEMA_SCI_INT_DIGITS + (unsigned)MAX(least, 0);
+    m->sci_need = SCHEMA_SCI_INT_DIGITS + twos;
     if (m->d == 0)
         m->ints = INT_ONLY;
 }
@@ -589,13 +603,17 @@ static enum err machine_lang(struct schema *s, const struct num_rule *r, const s
         .sci_need = r->ints == INT_ONLY ? SCHEMA_SCI_INT_DIGITS : 0,
         .sci_digits = r->ints == INT_ONLY ? SCHEMA_SCI_INT_DIGITS : SCHEMA_SCI_DIGITS_MAX,
         .int_digits = SCHEMA_INT_DIGITS_MAX,
-        .frac_digits = SCHEMA_FRAC_DIGITS_MAX};
+        .frac_digits = SCHEMA_FRAC_DIGITS_MAX,
+        .sig_digits = SCHEMA_SIG_DIGITS_MAX};
     bounds_set(&m, r);
     m.is_same_signed = !r->has_lo && !r->has_hi;
+    const bool is_lo_sharp = r->has_lo && r->is_lo_open && r->lo.n > 0;
+    const bool is_hi_sharp = r->has_hi && r->is_hi_open && r->hi.n > 0;
+    if (is_lo_sharp || is_hi_sharp || r->ints == INT_NEVER || multiple != NULL || r->excluded != NULL)
+        m.sig_digits = SCHEMA_EXACT_DIGITS;
     if (multiple != NULL) {
         multiple_set(&m, multiple);
-        if (m.m > 16)
-            m.int_digits = SCHEMA_MULTIPLE_DIGITS_MAX; /* each digit takes m states */
+        m.int_digits = SCHEMA_EXACT_DIGITS;
         if (!m.is_denied)
             m.frac_digits = (uint32_t)MAX(MAX(m.d, 1), m.may_sci ? SCHEMA_SCI_INT_DIGITS : 0);
     }

@@ -2,6 +2,7 @@
 vocabularies, random texts."""
 
 import ctypes
+import importlib.util
 import io
 import itertools
 import json
@@ -69,7 +70,8 @@ class Vocab:
         )
         assert self.handle, error.text
         at = {t: i for i, t in reversed(list(enumerate(self.tokens)))}
-        closers = [at[c] for c in (b'"', b"}", b"]", b"0", b"1", b"a") if c in at]
+        printable = [bytes([c]) for c in range(0x21, 0x7F) if bytes([c]) in at]
+        closers = [at[c] for c in (b'"', b"}", b"]")] + [at[c] for c in printable]
         self.closers = (ctypes.c_uint32 * len(closers))(*closers)
 
 
@@ -82,9 +84,8 @@ def byte_vocab():
 
 def real_vocab():
     """65,000 tokens of a byte-level vocabulary that a pinned package carries."""
-    import litellm
-
-    path = pathlib.Path(litellm.__file__).parent / "litellm_core_utils/tokenizers/anthropic_tokenizer.json"
+    package = pathlib.Path(importlib.util.find_spec("litellm").origin).parent  # importing it takes 10 s
+    path = package / "litellm_core_utils/tokenizers/anthropic_tokenizer.json"
     keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
     back = {chr(b): b for b in keep}
     back.update({chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in keep)})

@@ -81,12 +81,18 @@ static uint32_t pick(const uint64_t *mask, uint32_t n_words, uint64_t *random)
     return UINT32_MAX;
 }
 
-/* A token that brings the text nearer to its end, if there is one: `closers` are ids in order of preference. */
-static uint32_t pick_closer(const uint64_t *mask, const uint32_t *closers, uint32_t n)
+/* A token that brings the text nearer to its end, if there is one: the first of `closers` (a quote), every other time
+ * the next two (brackets, which are plain text in a string), or any of the others. */
+static uint32_t pick_closer(const uint64_t *mask, const uint32_t *closers, uint32_t n, uint64_t *random)
 {
-    for (uint32_t i = 0; i < n; i++)
+    const uint32_t n_first = next_random(random) % 2 == 0 ? 1 : 3;
+    for (uint32_t i = 0; i < n && i < n_first; i++)
         if (is_allowed(mask, closers[i]))
             return closers[i];
+    const uint32_t from = n > 3 ? (uint32_t)(next_random(random) % n) : 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (is_allowed(mask, closers[(from + i) % n]))
+            return closers[(from + i) % n];
     return UINT32_MAX;
 }
 
@@ -112,8 +118,8 @@ EXPORT int64_t quern_schema_generate(struct grammar *g, const struct schema_voca
             break;
         }
         id = i >= n_free && is_allowed(mask, end) ? end : UINT32_MAX;
-        if (id == UINT32_MAX && i >= n_free)
-            id = pick_closer(mask, closers, n_closers);
+        if (id == UINT32_MAX && i >= n_free && next_random(&seed) % 8 != 0)
+            id = pick_closer(mask, closers, n_closers, &seed);
         if (id == UINT32_MAX)
             id = pick(mask, n_words, &seed);
         if (grammar_jump(w, &forced)) {
