@@ -184,6 +184,8 @@ void tool_json_escape(struct buf *out, struct str s);
 /* Which JSON types a schema allows, as far as can be told: bits of enum json_types; all when it does not say. */
 enum json_types { T_STRING = 1, T_INTEGER = 2, T_NUMBER = 4, T_BOOLEAN = 8, T_NULL = 16, T_OBJECT = 32, T_ARRAY = 64 };
 #define T_ALL 127u
+/* A number as JSON spells it: T_NUMBER, and T_INTEGER when it is whole; 0 = it is none. */
+unsigned tool_number_types(struct str s);
 unsigned tool_schema_types(const json_t *schema, unsigned depth);
 const json_t *tool_schema_property(const struct tool *t, struct str key);
 

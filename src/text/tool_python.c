@@ -33,18 +33,6 @@ static void finish(struct tool_parser *p)
     p->state = IN_TAIL;
 }
 
-/* A number as JSON spells it. */
-static bool is_json_number(struct str s)
-{
-    json_error_t why;
-    if (s.n == 0 || s.n > 64 || !((s.p[0] >= '0' && s.p[0] <= '9') || s.p[0] == '-'))
-        return false;
-    json_t *v = json_loadb(s.p, s.n, JSON_DECODE_ANY, &why);
-    const bool ok = json_is_number(v);
-    json_decref(v);
-    return ok;
-}
-
 static void put_word(struct tool_parser *p, struct str w)
 {
     static const struct {
@@ -57,7 +45,7 @@ static void put_word(struct tool_parser *p, struct str w)
             buf_add(&p->out, str_of(words[i].json));
             return;
         }
-    if (!is_key && is_json_number(w)) {
+    if (!is_key && tool_number_types(w) != 0) {
         buf_add(&p->out, w);
         return;
     }

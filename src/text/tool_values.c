@@ -8,6 +8,8 @@
  * is sent back reads as it was written. */
 #include "text/tool_int.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- schemas ---- */
@@ -182,12 +184,60 @@ static enum step step_key(struct tool_parser *p)
     return STEP_ON;
 }
 
-/* Is the text JSON of a type that the schema allows? Numbers keep their spelling. */
+static size_t digits(struct str s, size_t at)
+{
+    size_t n = 0;
+    while (at + n < s.n && s.p[at + n] >= '0' && s.p[at + n] <= '9')
+        n++;
+    return n;
+}
+
+unsigned tool_number_types(struct str s)
+{
+    size_t at = s.n > 0 && s.p[0] == '-' ? 1 : 0, n = digits(s, at);
+    bool zero_fraction = true;
+    if (n == 0 || (n > 1 && s.p[at] == '0'))
+        return 0;
+    at += n;
+    if (at < s.n && s.p[at] == '.') {
+        n = digits(s, at + 1);
+        for (size_t i = at + 1; i <= at + n; i++)
+            zero_fraction = zero_fraction && s.p[i] == '0';
+        at += n + 1;
+        if (n == 0)
+            return 0;
+    }
+    const bool has_power = at < s.n && (s.p[at] == 'e' || s.p[at] == 'E');
+    if (has_power) {
+        at++;
+        at += at < s.n && (s.p[at] == '+' || s.p[at] == '-') ? 1 : 0;
+        n = digits(s, at);
+        at += n;
+        if (n == 0)
+            return 0;
+    }
+    if (at != s.n)
+        return 0;
+    if (!has_power)
+        return zero_fraction ? T_NUMBER | T_INTEGER : T_NUMBER;
+    char text[64];
+    if (s.n >= sizeof text)
+        return T_NUMBER | T_INTEGER; /* who can tell */
+    memcpy(text, s.p, s.n);
+    text[s.n] = '\0';
+    const double x = strtod(text, NULL);
+    return x == floor(x) ? T_NUMBER | T_INTEGER : T_NUMBER;
+}
+
+/* Is the text JSON of a type that the schema allows? */
 static bool is_json_of(struct str text, unsigned types)
 {
     json_error_t why;
     if (text.n == 0)
         return false;
+    const unsigned number = tool_number_types(text); /* numbers keep their spelling, and may be beyond any type of C */
+    if (number != 0)
+        return (number & types) != 0;
     json_t *v = json_loadb(text.p, text.n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
     const bool ok = v != NULL && (value_bit(v) & types) != 0;
     json_decref(v);
