@@ -344,9 +344,10 @@ static enum err make_room(struct engine *en, struct error *e)
     en->stats_words = mem_array(STATS_WORDS, sizeof *en->stats_words);
     en->map = mem_array(en->o.kv.n_blocks, sizeof *en->map);
     en->map_scratch = mem_array(en->o.kv.n_blocks, sizeof *en->map_scratch);
-    if (en->last_ns == NULL || en->asks == NULL || en->guesses == NULL || en->tenant_started == NULL ||
-        en->tenant_inside == NULL || en->weights == NULL || en->stats_words == NULL || en->map == NULL ||
-        en->map_scratch == NULL)
+    en->walk = mem_zalloc(grammar_walk_bytes());
+    if (en->last_ns == NULL || en->walk == NULL || en->asks == NULL || en->guesses == NULL ||
+        en->tenant_started == NULL || en->tenant_inside == NULL || en->weights == NULL || en->stats_words == NULL ||
+        en->map == NULL || en->map_scratch == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for an engine of %u requests", en->o.requests_max);
     TRY(ring_init(
         &en->inbox, RING_MPSC, power_of_two_over(en->o.requests_max), sizeof(struct request *), &en->wake, e));
@@ -460,6 +461,7 @@ void engine_free(struct engine *en)
     wake_fini(&en->wake);
     proposer_close(en->o.draft);
     mem_free(en->last_ns);
+    mem_free(en->walk);
     mem_free(en->asks);
     mem_free(en->guesses);
     mem_free(en->tenant_started);

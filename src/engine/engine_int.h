@@ -32,6 +32,7 @@ struct engine {
     uint64_t *last_ns;             /* [slots] when the sequence got its last token */
     struct spec_ask *asks;         /* [max_num_seqs] */
     struct guesses *guesses;       /* [max_num_seqs] */
+    struct grammar_walk *walk;     /* of guesses being looked at */
     double guess_ns[SPEC_METHODS]; /* what a guess costs its proposer, running mean; 0 = nothing */
     uint32_t n_slots;
     uint64_t seen_changes;           /* of `changes`, at the last sweep */

@@ -37,11 +37,15 @@ void proposer_close(struct proposer *p)
         p->ops->close(p);
 }
 
-/* What of a guess can be a token at all. */
-static uint32_t usable(const struct engine *en, const struct guesses *g, uint32_t k)
+/* What of the guesses can come at all: tokens of the vocabulary, and what the grammar allows. */
+static uint32_t usable(const struct engine *en, const struct spec_ask *a, const struct guesses *g)
 {
+    struct error forbidden = {0};
     uint32_t n = 0;
-    while (n < MIN(g->n, k) && (en->o.vocab == 0 || g->ids[n] < en->o.vocab))
+    if (a->choice->walk != NULL)
+        grammar_walk_copy(en->walk, a->choice->walk);
+    while (n < MIN(g->n, a->k) && (en->o.vocab == 0 || g->ids[n] < en->o.vocab) &&
+           (a->choice->walk == NULL || grammar_accept(en->walk, g->ids[n], &forbidden) == OK))
         n++;
     return n;
 }
@@ -57,10 +61,10 @@ static enum err propose_by(struct engine *en, enum spec_method method, struct pr
         en->guesses[i].n = 0;
     TRY(p->ops->propose(p, en->asks, n, &en->slots, en->guesses, e));
     for (uint32_t i = 0; i < n; i++) {
-        const struct guesses *g = &en->guesses[i];
-        const uint32_t m = usable(en, g, en->asks[i].k);
-        total += m;
-        if (m > 0 && sched_guess(en->sched, en->asks[i].slot, g->ids, m, g->trust))
+        struct guesses *g = &en->guesses[i];
+        total += g->n;
+        g->n = usable(en, &en->asks[i], g);
+        if (g->n > 0 && sched_guess(en->sched, en->asks[i].slot, g->ids, g->n, g->trust))
             record_guess(en->record, en->asks[i].slot, g);
     }
     const uint64_t ns = clock_now(en->clock) - start;
