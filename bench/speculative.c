@@ -3,6 +3,7 @@
  *
  *     quern_speculative [shape=llama-3.2-1b] [weights=q4_0] [streams=1] [k=5] [text=edit|random|sure] [accept=0.8]
  *                       [method=ngram|coin] [tokens=160] [rounds=3] [always=1] [threads=N] [device=cpu|cuda] [rows=1]
+ *                       [fake=BASE_US:ROW_US]
  *
  * Weights are random, so a model of this shape says nothing worth guessing. Everything is computed as it would be
  * (rows, logits, the choice), and then the token chosen is replaced by the next one of a text that was written before:
@@ -11,6 +12,9 @@
  *   sure     no text: a guess holds with probability accept, whatever it is (method=coin)
  * A guess is right when it is what the text goes on with. So the cost of a step is real, and how often guesses hold is
  * the text's.
+ *
+ * fake computes nothing: steps take BASE_US and ROW_US for each row, on a virtual clock. So what the scheduler makes of
+ * a machine's costs can be seen without the machine.
  *
  * rows=1 instead measures steps of 1 to 9 rows of one sequence, every row with logits. */
 #include "base/mem.h"
@@ -44,7 +48,8 @@ struct options {
     enum text_kind text;
     enum spec_method method;
     double accept;
-    bool always, is_cuda, rows;
+    bool always, is_cuda, rows, is_fake;
+    uint32_t base_us, row_us;
 };
 
 struct job { /* one answer: what it will say */
@@ -266,13 +271,21 @@ static enum err bench_open(struct bench *b, struct error *e)
         .block_tokens = BLOCK,
         .n_blocks = eo.kv.n_blocks};
     const struct weight_source src = dummy_source(b->dummy);
-    TRY(decoder_open(&src, b->cfg, &d, &b->decoder, e));
+    const struct fake_runner_options fake = {
+        .vocab = b->cfg->vocab, .base_ns = o->base_us * NS_PER_US, .row_ns = o->row_us * NS_PER_US, .clock = &b->clock};
+    if (o->is_fake)
+        clock_init_virtual(&b->clock, 0);
+    else
+        TRY(decoder_open(&src, b->cfg, &d, &b->decoder, e));
     struct teller *t = &b->teller;
     t->b = b;
     t->tokens = mem_array(l.out_max, sizeof *t->tokens);
     if (t->tokens == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for tokens");
-    TRY(model_runner_open(b->decoder, &l, 0, &t->inner, e));
+    if (o->is_fake)
+        TRY(fake_runner_open(&fake, &l, eo.kv.n_blocks, 0, BLOCK, &t->inner, e));
+    else
+        TRY(model_runner_open(b->decoder, &l, 0, &t->inner, e));
     t->ops = (struct runner_ops){.name = "teller",
         .forward = teller_forward,
         .sample = teller_sample,
@@ -452,7 +465,12 @@ static bool set_option(struct options *o, const char *arg)
         o->always = n != 0;
     else if (str_is(name, "rows"))
         o->rows = n != 0;
-    else if (str_is(name, "device"))
+    else if (str_is(name, "fake")) {
+        const char *colon = strchr(eq, ':');
+        o->is_fake = true;
+        o->base_us = n;
+        o->row_us = colon != NULL ? (uint32_t)strtoul(colon + 1, NULL, 10) : 0;
+    } else if (str_is(name, "device"))
         o->is_cuda = strcmp(eq + 1, "cuda") == 0;
     else if (str_is(name, "method"))
         o->method = strcmp(eq + 1, "coin") == 0 ? SPEC_DRAFT : SPEC_NGRAM;
