@@ -54,6 +54,8 @@ static expr_id PRINTF_LIKE(4, 5) bad(struct parser *p, enum err code, size_t whe
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (p->code == OK && build_failed(p->b)) /* parsing stopped for want of memory or steps, not for the pattern */
+        p->code = build_check(p->b, p->e);
     if (p->code == OK)
         p->code = FAIL(p->e, code, "regex: %s at byte %zu", text, where);
     (void)FAIL(&p->b->error, code, "regex: %s at byte %zu", text, where);
