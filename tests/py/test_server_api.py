@@ -252,7 +252,7 @@ def test_content_in_parts_is_one_text(quern):
     ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
     ({"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
-    ({"messages": HELLO, "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"messages": HELLO, "tools": [{"type": "function", "function": {"name": "f g"}}]}, "tools"),
     ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format"),
     ({"messages": HELLO, "structured_outputs": {"regex": "("}}, "structured_outputs"),
     ({"messages": HELLO, "chat_template": "{{ 1 }}"}, "chat_template"),

@@ -104,7 +104,7 @@ def test_auto_is_free_until_a_call_begins(hermes):
     first = hermes.call("/tokenize", {"prompt": "<", "add_special_tokens": False})[2]["tokens"][0]
     seen = 0
     for seed in range(12):
-        choice = chat(hermes, tools=TOOLS, seed=seed, logit_bias={str(first): 8}, max_tokens=300)
+        choice = chat(hermes, tools=TOOLS, seed=seed, logit_bias={str(first): 8}, max_tokens=250)
         seen += len(check_calls(choice))
         assert "<tool_call>\n{" not in (choice["message"]["content"] or "")
 
@@ -167,7 +167,7 @@ class weather_report(pydantic.BaseModel):
 def test_parse_helper_with_pydantic_tools(hermes):
     client = client_of(hermes)
     tool = openai.pydantic_function_tool(weather_report)
-    kw = dict(model="model", messages=ASK, tools=[tool], tool_choice="required", seed=2, max_tokens=300,
+    kw = dict(model="model", messages=ASK, tools=[tool], tool_choice="required", seed=2, max_tokens=200,
               parallel_tool_calls=False)
     done = client.chat.completions.parse(**kw).choices[0]
     assert isinstance(done.message.tool_calls[0].function.parsed_arguments, weather_report)
@@ -185,8 +185,8 @@ def test_a_tool_loop_renders_calls_as_they_were_written(tmp_path, template):
         client = client_of(q)
         messages = list(ASK)
         tools = [{"type": "function", "function": {"name": "weather", "parameters": {
-            "type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer"}},
-            "required": ["city", "days"]}}}]
+            "type": "object", "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}, "soon": {"type": "boolean"}},
+            "required": ["city", "soon"]}}}]
         kw = dict(model="model", tools=tools, seed=4, max_tokens=120, parallel_tool_calls=False)
         first = client.chat.completions.create(messages=messages, tool_choice="required",
                                                extra_body={"return_token_ids": True}, **kw)

@@ -66,7 +66,7 @@ static void what_is_refused_is_named(void **state)
         {"{\"logit_bias\":{\"-1\":0}}", "logit_bias"},
         {"{\"logit_bias\":{\"1\":\"x\"}}", "logit_bias"},
         {"{\"logit_bias\":{\" 1\":1}}", "logit_bias"},
-        {"{\"tools\":[{}]}", "tools"},
+        {"{\"functions\":[{}]}", "functions"},
         {"{\"suffix\":\"x\"}", "suffix"},
         {"{\"response_format\":{\"type\":\"json_schema\"}}", "response_format"},
         {"{\"resumable\":true}", "resumable"},
@@ -81,9 +81,7 @@ static void what_is_refused_is_named(void **state)
         assert_string_equal(ae.param, cases[i].param);
         assert_non_null(strstr(ae.text, cases[i].param));
     }
-    assert_true(
-        read_text("{\"tools\":[{}],\"tool_choice\":\"none\",\"best_of\":1,\"response_format\":{\"type\":\"text\"}}",
-            &nothing, &f, &ae));
+    assert_true(read_text("{\"best_of\":1,\"response_format\":{\"type\":\"text\"}}", &nothing, &f, &ae));
 }
 
 static void the_first_error_stays_and_hides_the_machine(void **state)
