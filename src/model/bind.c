@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define NAME_MAX     256
+#define LOOK_PARTS   16         /* a matrix is looked through in this many parts */
+#define LOOK_BYTES   (64 << 10) /* smaller ones are not worth sharing */
 #define FORGET_BYTES (32 * MIB) /* of the source kept in memory beside what the backend copied */
 
 struct binder {
@@ -57,6 +59,46 @@ enum err decoder_alloc(struct decoder *d, uint64_t count, size_t bytes, void **o
     return OK;
 }
 
+/* ---- are all numbers finite? The device's threads look, where they are the host's ----------------------------------
+ */
+
+struct look_job {
+    const struct tensor_view *v;
+    uint64_t rows, rows_each; /* the view as rows of its last dimension */
+    uint64_t bad[LOOK_PARTS];
+};
+
+static void look_part(void *ctx, uint32_t part, uint32_t worker)
+{
+    (void)worker;
+    struct look_job *j = ctx;
+    const uint64_t first = part * j->rows_each, n = first < j->rows ? MIN(j->rows_each, j->rows - first) : 0;
+    const size_t row_bytes = tensor_row_bytes(j->v);
+    struct tensor_view some = *j->v;
+    some.n_dims = 1; /* whole rows, as one */
+    some.shape[0] = n * j->v->shape[j->v->n_dims - 1];
+    for (uint32_t i = 1; i < TENSOR_DIMS_MAX; i++)
+        some.shape[i] = 1;
+    some.data = (const unsigned char *)j->v->data + first * row_bytes;
+    some.bytes = n * row_bytes;
+    j->bad[part] = UINT64_MAX;
+    if (n > 0 && !tensor_is_finite(&some, &j->bad[part]))
+        j->bad[part] += first * j->v->shape[j->v->n_dims - 1];
+}
+
+static bool is_finite(const struct decoder *d, const struct tensor_view *v, uint64_t *bad)
+{
+    if (d->ops->host_run == NULL || v->n_dims < 2 || v->bytes < LOOK_BYTES)
+        return tensor_is_finite(v, bad);
+    struct look_job job = {.v = v, .rows = tensor_n_elems(v) / v->shape[v->n_dims - 1]};
+    job.rows_each = (job.rows + LOOK_PARTS - 1) / LOOK_PARTS;
+    d->ops->host_run(d->dev, LOOK_PARTS, look_part, &job);
+    *bad = UINT64_MAX;
+    for (uint32_t i = 0; i < LOOK_PARTS; i++)
+        *bad = MIN(*bad, job.bad[i]);
+    return *bad == UINT64_MAX;
+}
+
 static enum err find(
     struct binder *b, const char *name, uint32_t n_mats, uint32_t n_out, uint32_t n_in, struct tensor_view *v)
 {
@@ -67,7 +109,7 @@ static enum err find(
                    : FAIL(b->e, ERR_UNSUPPORTED, "tensor %s has type %s, which is not supported", name,
                          dtype_name(v->dtype));
     uint64_t bad;
-    if (!tensor_is_finite(v, &bad))
+    if (!is_finite(b->d, v, &bad))
         return FAIL(b->e, ERR_FORMAT, "tensor %s holds a value that is not finite, near element %llu", name,
             (unsigned long long)bad);
     struct decoder *d = b->d;

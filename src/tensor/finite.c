@@ -30,6 +30,15 @@ uint32_t quant_scale_offsets(enum dtype dtype, uint32_t offsets[2])
     }
 }
 
+/* A number whose exponent bits are all ones carries into the bit above them when their lowest is added. So each looks
+ * at many with nothing but and, add and or, and only a piece with a bad one in it is gone through again. */
+#define PIECE 64
+
+static uint32_t carries_16(uint16_t bits, uint16_t exponent)
+{
+    return ((uint32_t)(bits & exponent) + (exponent & -(uint32_t)exponent)) & (uint32_t)~exponent;
+}
+
 /* First of n 16-bit floats, stride bytes apart, whose exponent is all ones. */
 static uint64_t find_bad_16(const unsigned char *p, uint64_t n, size_t stride, uint16_t exponent)
 {
@@ -40,6 +49,44 @@ static uint64_t find_bad_16(const unsigned char *p, uint64_t n, size_t stride, u
             return i;
     }
     return NONE;
+}
+
+/* The same side by side. */
+static uint64_t find_bad_row_16(const unsigned char *p, uint64_t n, uint16_t exponent)
+{
+    uint64_t i = 0;
+    for (; i + PIECE <= n; i += PIECE) {
+        uint16_t bits[PIECE];
+        uint32_t bad = 0;
+        memcpy(bits, p + i * sizeof *bits, sizeof bits);
+        for (int k = 0; k < PIECE; k++)
+            bad |= carries_16(bits[k], exponent);
+        if (bad != 0)
+            break;
+    }
+    const uint64_t at = find_bad_16(p + i * sizeof(uint16_t), n - i, sizeof(uint16_t), exponent);
+    return at == NONE ? NONE : i + at;
+}
+
+/* First of n blocks with a scale that is not finite. One pass: the file's pages are met here for the first time. */
+static uint64_t find_bad_scale(
+    const unsigned char *p, uint64_t n, size_t block, const uint32_t *offsets, uint32_t n_scales)
+{
+    uint64_t i = 0;
+    const uint32_t first = offsets[0], second = offsets[n_scales - 1];
+    for (; i + PIECE <= n; i += PIECE, p += PIECE * block) {
+        uint32_t bad = 0;
+        for (size_t k = 0; k < PIECE; k++) {
+            uint16_t a, b;
+            memcpy(&a, p + k * block + first, sizeof a);
+            memcpy(&b, p + k * block + second, sizeof b);
+            bad |= carries_16(a, 0x7c00) | carries_16(b, 0x7c00);
+        }
+        if (bad != 0)
+            break;
+    }
+    const uint64_t a = find_bad_16(p + first, n - i, block, 0x7c00), b = find_bad_16(p + second, n - i, block, 0x7c00);
+    return MIN(a, b) == NONE ? NONE : i + MIN(a, b);
 }
 
 static uint64_t find_bad_32(const unsigned char *p, uint64_t n)
@@ -82,17 +129,18 @@ bool tensor_is_finite(const struct tensor_view *v, uint64_t *bad)
     const uint64_t n = tensor_n_elems(v);
     const struct dtype_info *info = dtype_info(v->dtype);
     uint64_t at = NONE;
-    uint32_t offsets[2];
+    uint32_t offsets[2], n_scales;
     switch (v->dtype) {
     case DTYPE_F32: at = find_bad_32(p, n); break;
-    case DTYPE_F16: at = find_bad_16(p, n, 2, 0x7c00); break;
-    case DTYPE_BF16: at = find_bad_16(p, n, 2, 0x7f80); break;
+    case DTYPE_F16: at = find_bad_row_16(p, n, 0x7c00); break;
+    case DTYPE_BF16: at = find_bad_row_16(p, n, 0x7f80); break;
     case DTYPE_F8_E4M3: at = find_bad_8(p, n, 0x7f); break;
     case DTYPE_F8_E5M2: at = find_bad_8(p, n, 0x7c); break;
     case DTYPE_MXFP4: at = find_bad_mxfp4(v->data, n / QK); break;
     default:
-        for (uint32_t i = 0, n_scales = quant_scale_offsets(v->dtype, offsets); i < n_scales; i++)
-            at = MIN(at, find_bad_16(p + offsets[i], n / info->block_elems, info->block_bytes, 0x7c00));
+        n_scales = quant_scale_offsets(v->dtype, offsets);
+        if (n_scales > 0)
+            at = find_bad_scale(p, n / info->block_elems, info->block_bytes, offsets, n_scales);
         if (at != NONE)
             at *= info->block_elems;
     }
