@@ -56,6 +56,14 @@ static const char schemas[] =
     WHOLE("max_tokens", 1, 134217728) WHOLE("max_completion_tokens", 1, 134217728) FLAG("logprobs")
     WHOLE("top_logprobs", 0, 20) FLAG("add_generation_prompt") "\"chat_template_kwargs\":{\"type\":\"object\"},"
     "\"documents\":{\"type\":\"array\",\"items\":{\"type\":\"object\"}},"
+    "\"tools\":{\"type\":\"array\",\"maxItems\":128,\"items\":{\"type\":\"object\",\"required\":[\"function\"],"
+    "\"properties\":{\"type\":{\"type\":\"string\",\"enum\":[\"function\"]},\"function\":{\"type\":\"object\","
+    "\"required\":[\"name\"],\"properties\":{\"name\":{\"type\":\"string\",\"pattern\":\"^[a-zA-Z0-9_.-]{1,64}$\"},"
+    "\"description\":{\"type\":\"string\"},\"parameters\":{\"type\":\"object\"},\"strict\":{\"type\":\"boolean\"}}}}}},"
+    "\"tool_choice\":{\"oneOf\":[{\"type\":\"string\",\"enum\":[\"none\",\"auto\",\"required\"]},"
+    "{\"type\":\"object\"}]}," FLAG("parallel_tool_calls") FLAG("include_reasoning")
+    "\"reasoning_effort\":{\"type\":\"string\"},\"reasoning\":{\"type\":\"object\"},"
+    WHOLE("thinking_budget", 0, 134217728)
     GRAMMAR_FIELDS SHARED_FIELDS "}},"
     "\"CompletionRequest\":{\"type\":\"object\",\"required\":[\"prompt\"],\"properties\":{"
     "\"prompt\":{\"oneOf\":[{\"type\":\"string\",\"minLength\":1},{\"type\":\"array\",\"items\":{\"type\":\"string\"},"

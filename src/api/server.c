@@ -139,6 +139,10 @@ static enum err choose_dialect(struct server *s, const struct serving *sv, struc
         .calls = s->o.tool_call_parser,
         .reasoning = s->o.reasoning_parser};
     TRY(tool_dialect_new(&o, &s->dialect, e));
+    const char *calls = tool_dialect_calls(s->dialect), *reasoning = tool_dialect_reasoning(s->dialect);
+    LOG(s->o.log, LOG_INFO, "http", "syntax", log_cstr("tool_calls", calls != NULL ? calls : "none"),
+        log_cstr("reasoning", reasoning != NULL ? reasoning : "none"),
+        log_bool("in_template", !tool_dialect_is_guest(s->dialect)));
     s->think_begin = find_token(v, tool_dialect_think_begin(s->dialect));
     s->think_end = find_token(v, tool_dialect_think_end(s->dialect));
     return OK;
