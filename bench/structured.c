@@ -1,6 +1,6 @@
 /* What structured output costs: decode speed with a schema against none, on a real model, in one process and by turns,
- * so that a busy machine disturbs both alike; how long grammars take to compile and masks to make; and the share of a
- * step that the loop's own thread spends on them.
+ * so that a busy machine disturbs both alike, and also per second of processor time, which it disturbs little; how long
+ * grammars take to compile and masks to make; and the share of a step that the loop's own thread spends on them.
  *
  *     quern_structured MODEL [--rounds N] [--tokens N] */
 #include "base/mem.h"
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define STREAMS_MAX 16
 #define ROUNDS_MAX  64
@@ -57,7 +58,7 @@ struct bench {
 };
 
 struct sample {
-    double tokens_per_s, loop_share, commit_us;
+    double tokens_per_s, tokens_per_cpu_s, loop_share, commit_us;
     uint64_t jumped;
 };
 
@@ -71,6 +72,13 @@ static double median(double *v, uint32_t n)
 {
     qsort(v, n, sizeof *v, by_value);
     return v[n / 2];
+}
+
+static double cpu_seconds(void)
+{
+    struct rusage u;
+    (void)getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
 static enum err submit(struct bench *b, uint32_t i, struct grammar *g, struct error *e)
@@ -110,6 +118,7 @@ static enum err run(struct bench *b, uint32_t n, struct grammar *g, struct sampl
     uint64_t made = 0;
     double first = 0, last = 0;
     engine_stats(b->s->engine, &b->before);
+    const double cpu = cpu_seconds();
     for (uint32_t i = 0; i < n; i++)
         TRY(submit(b, i, g, e));
     while (back < n) {
@@ -137,6 +146,7 @@ static enum err run(struct bench *b, uint32_t n, struct grammar *g, struct sampl
     const double commit = (double)(b->after.commit_ns - b->before.commit_ns);
     const double busy = (double)(b->after.busy_ns - b->before.busy_ns);
     *out = (struct sample){.tokens_per_s = (double)made / (last - first),
+        .tokens_per_cpu_s = (double)made / (cpu_seconds() - cpu),
         .loop_share = (commit + (double)(b->after.plan_ns - b->before.plan_ns)) / busy,
         .commit_us = commit / steps / 1e3,
         .jumped = b->after.sched.jumped_tokens - b->before.sched.jumped_tokens};
@@ -147,7 +157,7 @@ static enum err compare(struct bench *b, uint32_t n_streams, uint32_t rounds, st
 {
     static const int which[] = {-1, 0, 1};
     double speed[COUNT_OF(which)][ROUNDS_MAX], share[COUNT_OF(which)][ROUNDS_MAX], commit[COUNT_OF(which)][ROUNDS_MAX];
-    double ratio[COUNT_OF(which)][ROUNDS_MAX];
+    double ratio[COUNT_OF(which)][ROUNDS_MAX], cpu[COUNT_OF(which)][ROUNDS_MAX], cpu_of_none = 1;
     uint64_t jumped[COUNT_OF(which)] = {0};
     for (uint32_t r = 0; r <= rounds; r++) /* the first is for warming up */
         for (size_t k = 0; k < COUNT_OF(which); k++) {
@@ -156,16 +166,18 @@ static enum err compare(struct bench *b, uint32_t n_streams, uint32_t rounds, st
             if (r == 0)
                 continue;
             speed[k][r - 1] = x.tokens_per_s;
+            cpu_of_none = k == 0 ? x.tokens_per_cpu_s : cpu_of_none;
+            cpu[k][r - 1] = x.tokens_per_cpu_s / cpu_of_none;
             ratio[k][r - 1] = x.tokens_per_s / speed[0][r - 1];
             share[k][r - 1] = x.loop_share;
             commit[k][r - 1] = x.commit_us;
             jumped[k] += x.jumped;
         }
     for (size_t k = 0; k < COUNT_OF(which); k++)
-        printf("%7u  %-22s %9.1f %8.3f %9.1f%% %10.2f%% %10.1f\n", n_streams,
+        printf("%7u  %-22s %9.1f %8.3f %8.3f %9.1f%% %10.2f%% %10.1f\n", n_streams,
             which[k] < 0 ? "unconstrained" : sources[which[k]].name, median(speed[k], rounds), median(ratio[k], rounds),
-            100.0 * (double)jumped[k] / ((double)rounds * n_streams * b->tokens), 100.0 * median(share[k], rounds),
-            median(commit[k], rounds));
+            median(cpu[k], rounds), 100.0 * (double)jumped[k] / ((double)rounds * n_streams * b->tokens),
+            100.0 * median(share[k], rounds), median(commit[k], rounds));
     return OK;
 }
 
@@ -255,8 +267,8 @@ static enum err bench(const char *path, uint32_t rounds, uint32_t tokens, struct
     for (size_t i = 0; i < COUNT_OF(sources) && err == OK; i++)
         err = measure_masks(&b, b.grammars[i], sources[i].name, e);
     if (err == OK)
-        printf("decoding %u tokens, %u rounds by turns, medians:\nstreams  %-22s %9s %8s %10s %11s %10s\n", tokens,
-            rounds, "", "tokens/s", "against", "forced", "loop share", "commit us");
+        printf("decoding %u tokens, %u rounds by turns, medians:\nstreams  %-22s %9s %8s %8s %10s %11s %10s\n", tokens,
+            rounds, "", "tokens/s", "against", "by cpu", "forced", "loop share", "commit us");
     for (uint32_t n = 1; n <= STREAMS_MAX && err == OK; n *= STREAMS_MAX)
         err = compare(&b, n, rounds, e);
     for (size_t i = 0; i < COUNT_OF(sources); i++)

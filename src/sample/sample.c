@@ -92,9 +92,26 @@ double sample_log_sum_exp(const float *logits, uint32_t n)
 /* ---- steps ---------------------------------------------------------------------------------------------------------
  */
 
-static bool is_masked(const struct sample_row *row, uint32_t id)
+/* What is outside the mask is out. By words: many are all in or all out. Of the others, lane k of a group of eight looks
+ * at bit k, without a branch. */
+static void apply_word(float *l, uint64_t bits)
 {
-    return row->mask != NULL && (row->mask[id / 64] >> (id % 64) & 1) == 0;
+    static const uint32_t lane[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+    for (uint32_t i = 0; i < 64; i += 8, bits >>= 8) {
+        const uint32_t byte = (uint32_t)bits & 0xff;
+        for (uint32_t k = 0; k < 8; k++)
+            l[i + k] = (byte & lane[k]) != 0 ? l[i + k] : -INFINITY;
+    }
+}
+
+static void apply_mask(float *l, const uint64_t *mask, uint32_t n)
+{
+    uint32_t at = 0;
+    for (; at + 64 <= n; at += 64)
+        if (mask[at / 64] != UINT64_MAX)
+            apply_word(l + at, mask[at / 64]);
+    for (; at < n; at++)
+        l[at] = (mask[at / 64] >> at % 64 & 1) != 0 ? l[at] : -INFINITY;
 }
 
 /* Steps 1 to 4 into s->logits; what is out is -infinity. */
@@ -104,8 +121,8 @@ static void adjust(struct sampler *s, const struct sample_row *row)
     float *l = s->logits;
     for (uint32_t i = 0; i < s->vocab; i++)
         l[i] = row->logits[i] != row->logits[i] ? -INFINITY : row->logits[i];
-    for (uint32_t i = 0; row->mask != NULL && i < s->vocab; i++)
-        l[i] = is_masked(row, i) ? -INFINITY : l[i];
+    if (row->mask != NULL)
+        apply_mask(l, row->mask, s->vocab);
     for (uint32_t i = 0; i < row->n_banned; i++)
         if (row->banned[i] < s->vocab)
             l[row->banned[i]] = -INFINITY;
