@@ -70,8 +70,8 @@ static enum err check_rows(struct sim_watch *w, const struct plan *p, const stru
             const uint32_t n_prompt = v.request->o.n_prompt;
             n_prompts += seq_is_prompt(q, &v);
             /* what was preempted or forked may come in with one row to compute: no decode yet */
-            n_decodes +=
-                q->n_rows == 1 + q->n_spec && q->first_pos >= n_prompt && v.request->n_preempted == 0 && v.request->n_choices == 1;
+            n_decodes += q->n_rows == 1 + q->n_spec && q->first_pos >= n_prompt && v.request->n_preempted == 0 &&
+                         v.request->n_choices == 1;
         }
         for (uint32_t j = 0; j < i; j++)
             if (plan_seqs(p)[j].slot == q->slot)
