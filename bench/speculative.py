@@ -1,7 +1,7 @@
 """What guesses are worth.
 
-  bench/speculative                  on this machine: a 1B shape, one stream and sixteen, text that repeats and text that
-                                     does not; ends with 1 when a bar is missed
+  bench/speculative                  on this machine: a 1B shape, one stream and sixteen, text that repeats and text
+                                     that does not; ends with 1 when a bar is missed
   bench/speculative --device cuda    an 8B shape in bf16, one stream, a proposer that is right 80% of the time
   bench/speculative --rows           what steps of 1 to 9 rows cost
   bench/speculative --costs          what the scheduler makes of given costs, on a virtual clock
@@ -21,7 +21,8 @@ import svg
 REPO = pathlib.Path(__file__).resolve().parent.parent
 BUILD = REPO / os.environ.get("QUERN_BUILD", "build/release")
 IMAGES = REPO / "docs" / "img"
-MACHINES = [("77 ms + 17 ms a row (1B Q4_0, one core)", "77000:17000"), ("3.33 ms + 0.02 ms a row (8B bf16, H200)", "3330:20")]
+MACHINES = [("77 ms + 17 ms a row (1B Q4_0, one core)", "77000:17000"),
+            ("3.33 ms + 0.02 ms a row (8B bf16, H200)", "3330:20")]
 
 
 def measure(**options):
@@ -63,7 +64,8 @@ def costs():
             share = got["held"] / max(got["guesses"], 1)
             few = " of the few tried" if got["guesses"] < 0.2 * 3 * 300 * got["streams"] else ""
             text = "right 80% of the time" if got["text"] == "sure" else got["text"]
-            lines.append(f"| {name if i == 0 else ''} | {text} | {got['streams']} | {got['ratio']:.2f}x | {share:.0%}{few} |")
+            lines.append(f"| {name if i == 0 else ''} | {text} | {got['streams']} | {got['ratio']:.2f}x | "
+                         f"{share:.0%}{few} |")
     return "\n".join(lines).replace("|  |", "| |")
 
 
@@ -74,8 +76,9 @@ def draft_acceptance():
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as server:
         try:
             url = next(m.group(1) for m in (re.search(r" at (http://\S+)", line) for line in server.stderr) if m)
-            for i, speaker in enumerate(["KING HENRY:", "First Citizen:", "JULIET:", "HAMLET:", "BRUTUS:", "MENENIUS:"] * 30):
-                body = {"prompt": speaker, "max_tokens": 120, "temperature": 0, "ignore_eos": True, "cache_salt": str(i)}
+            for i, speaker in enumerate(["KING HENRY:", "First Citizen:", "JULIET:", "HAMLET:", "BRUTUS:"] * 36):
+                body = {"prompt": speaker, "max_tokens": 120, "temperature": 0, "ignore_eos": True,
+                        "cache_salt": str(i)}
                 urllib.request.urlopen(url + "/v1/completions", json.dumps(body).encode()).read()
             spec = json.load(urllib.request.urlopen(url + "/stats"))["spec"]
         finally:
