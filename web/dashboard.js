@@ -196,6 +196,11 @@ function drawAbout(s) {
   const time = up < 7200 ? `${Math.floor(up / 60)} min ${Math.floor(up % 60)} s` : `${number(up / 3600, 1)} h`;
   const facts = [`up ${time}`, `${number(s.requests)} requests`];
   for (const [why, n] of Object.entries(s.ended)) if (n) facts.push(`${number(n)} ended by ${why}`);
+  if (s.spec && s.spec.tokens) {
+    const places = s.spec.tried_pos.map((n, i) => (n ? percent(s.spec.per_pos[i] / n) : null)).filter((x) => x);
+    facts.push(`${percent(s.spec.accepted / s.spec.tokens)} of ${number(s.spec.tokens)} guesses held (by place: ` +
+      `${places.join(", ")})`);
+  }
   facts.push(`${s.preempted.swap + s.preempted.recompute} preemptions`, `${number(s.steps)} steps`,
     `context ${number(s.context)}`, s.device, `quern ${s.version}`);
   tiles.about.replaceChildren(...facts.map((f) => el("span", "", f)));

@@ -39,6 +39,7 @@ struct top_sample {
     uint64_t exact, prefix, miss, tokens_asked, tokens_found;
     uint64_t prompt_tokens, prompt_cached, output_tokens;
     uint64_t requests, swaps, recomputes, steps, busy_ns;
+    uint64_t guesses, guesses_held; /* verified; 0 of a server that has none */
     struct top_histogram ttft, itl;
     struct top_tenant tenants[TOP_TENANTS_MAX];
     size_t n_tenants;

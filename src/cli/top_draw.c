@@ -269,6 +269,12 @@ static void draw_requests(struct canvas *c, const struct top_sample *s)
         putf(c, ", %llu %s", (unsigned long long)s->reasons[i].n, s->reasons[i].name);
     putf(c, ", %llu preempted", (unsigned long long)preempted);
     end_line(c);
+    if (s->guesses == 0)
+        return;
+    label(c, "Guesses");
+    putf(c, "%llu verified, %llu held (%.0f%%)", (unsigned long long)s->guesses, (unsigned long long)s->guesses_held,
+        100.0 * (double)s->guesses_held / (double)s->guesses);
+    end_line(c);
 }
 
 static void draw_tenants(struct canvas *c, const struct top_sample *s)

@@ -133,6 +133,12 @@ static void read_counters(struct reading *all, struct top_sample *s)
     read_u64(&r, "swap", &s->swaps);
     read_u64(&r, "recompute", &s->recomputes);
     all->err = r.err;
+    if (json_object_get(all->o, "spec") == NULL)
+        return; /* a server from before there were any */
+    r = read_object(all, "spec");
+    read_u64(&r, "tokens", &s->guesses);
+    read_u64(&r, "accepted", &s->guesses_held);
+    all->err = r.err;
 }
 
 static void read_top_level(struct reading *r, struct top_sample *s)
