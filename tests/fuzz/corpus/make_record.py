@@ -14,6 +14,7 @@ SEEDS = {
     "plain": [],
     "static_priority": ["--batching", "static", "--order", "priority"],
     "vtc_recompute": ["--batching", "prefill-first", "--order", "vtc", "--preemption", "recompute"],
+    "guesses": ["--speculative", "ngram", "--speculative-ngram-min", 1],
     "no_cache": ["--no-enable-prefix-caching", "--admission", "reserve", "--itl-target-ms", 5],
 }
 
