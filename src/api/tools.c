@@ -324,6 +324,11 @@ bool tools_message(json_t *message, size_t i, struct api_error *ae)
         json_object_del(message, "tool_calls"); /* templates ask whether it is there */
         return true;
     }
+    if (json_is_null(json_object_get(message, "content")) || json_object_get(message, "content") == NULL) {
+        json_t *nothing = json_string(""); /* many templates would write "None" */
+        if (nothing == NULL || json_object_set_new(message, "content", nothing) != 0)
+            return api_fail_err(ae, &(struct error){.code = ERR_NOMEM}, NULL);
+    }
     if (!json_is_array(calls) || json_array_size(calls) > TOOL_CALLS_MAX)
         return api_fail(
             ae, 400, "messages", "'messages[%zu].tool_calls' must be an array of at most %d calls", i, TOOL_CALLS_MAX);

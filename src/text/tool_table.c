@@ -155,7 +155,7 @@ const struct tool_syntax tool_syntaxes[] = {
         .lead = "<|python_tag|>",
         .pieces = {"[", "", "(", ")", ", ", "]"},
         .markers = {"<|python_tag|>"},
-        .has = {"[func_name1(params_name1="}},
+        .has = {"[func_name1("}},
     {.name = "llama3_json",
         .shape = "{\"name\": \"NAME\", \"parameters\": {...}}",
         .lead = "<|python_tag|>",
