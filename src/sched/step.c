@@ -109,14 +109,23 @@ void forks_release(struct sched *s, uint32_t group)
     }
 }
 
+/* Nobody is preempted for a guess: where it needs blocks, one is left for everybody behind. */
+static bool has_room_to_guess(const struct sched *s, const struct seq *q)
+{
+    const uint32_t need = kv_seq_need(s->kv, q->kv, q->computed + q->share + q->n_spec, MAX(q->computed, q->stored));
+    return need == 0 || kv_available(s->kv) >= need + s->n_running;
+}
+
 static void emit_running(struct sched *s, struct plan *plan)
 {
     for (uint32_t i = 0; i < s->n_running; i++) {
         const uint32_t slot = s->running[i];
         if (slot == SLOT_NONE || s->seqs[slot].share == 0)
             continue;
+        if (s->seqs[slot].n_spec > 0 && !has_room_to_guess(s, &s->seqs[slot]))
+            s->seqs[slot].n_spec = 0;
         bool is_in = step_emit(s, plan, slot);
-        if (!is_in && s->seqs[slot].n_spec > 0) { /* nobody is preempted for a guess */
+        if (!is_in && s->seqs[slot].n_spec > 0) {
             s->seqs[slot].n_spec = 0;
             is_in = step_emit(s, plan, slot);
         }
