@@ -256,7 +256,7 @@
 #define GRAMMAR_STATE_CLASSES_MAX 4         /* of one grammar: strings, free text, names */
 #define GRAMMAR_MASK_BYTES_MAX   (8 * MIB)  /* kept masks of one grammar: 400 whole ones; most are short lists */
 #define GRAMMAR_MASKS_MAX        32768      /* of them */
-#define GRAMMAR_WARM_NODES_MAX   400000     /* looked at before a grammar is handed out: 2 ms */
+#define GRAMMAR_WARM_NODES_MAX   100000     /* looked at before a grammar is handed out: 1 ms */
 #define GRAMMAR_MINIMAL_EDGES_MAX 200000     /* of a machine that is worth making smaller: 10 ms */
 
 /* JSON schemas. */

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define SHARE_SIZE_MAX 256 /* states: what is smaller is written out each time */
-#define COUNT_SIZE_MAX 48  /* states of a repetition written out; beyond it is counted */
+#define COUNT_SIZE_MAX 16  /* states of a repetition written out; beyond it is counted */
 #define NEED_NEVER     UINT16_MAX
 
 struct rule {

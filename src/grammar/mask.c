@@ -2,7 +2,8 @@
  *
  * A set is found by walking the vocabulary's trie and the automaton together, where a byte that leads nowhere rules out
  * a whole subtree. States that read any characters of a class for ever start from the class's tokens and try only the
- * others (class.c).
+ * others (class.c). States from which most characters lead into such a state (behind the < of free text that must not
+ * become a tag) start from the same tokens, less those that are found to fail.
  *
  * Sets are kept. What a set depends on is the state and as many frames of the stack, from the top, as any token pops:
  * the walk notes the lowest frame it looked at. So the key is (state, k frames), and for fewer frames than it takes
@@ -18,7 +19,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#define IDS_MAX 4096 /* tokens of a set that is kept as a list; more make a whole mask */
+#define IDS_MAX  4096 /* tokens of a set that is kept as a list; more make a whole mask */
+#define LESS_MAX 2048 /* tokens of a class that a set does without */
 
 static const uint32_t SPANS[] = {4, 16, 64, 0}; /* rounds that tokens may add; 0: the exact rounds are in the key */
 
@@ -30,10 +32,12 @@ struct token_set {
     struct key key;
     bool more; /* look at one more frame; nothing else is here */
     bool dense;
-    uint16_t deeper; /* frames it needs above its own */
-    uint32_t n;      /* ids; with dense: counted up to 2 */
-    uint32_t ids[];  /* or, with dense, the words of a mask */
+    uint8_t class_n;    /* number + 1 of a class whose tokens are in it too, less `n_less` of them; or 0 */
+    uint16_t deeper;    /* frames it needs above its own */
+    uint32_t n, n_less; /* ids; with dense: counted up to 2 */
+    uint32_t ids[];     /* n, then n_less; or, with dense, the words of a mask */
 };
+_Static_assert(offsetof(struct token_set, ids) % sizeof(uint64_t) == 0, "words of a mask lie there");
 
 struct mask_cache {
     pthread_mutex_t lock;
@@ -159,7 +163,8 @@ struct descent {
     uint32_t n_ids; /* found; the first IDS_MAX are in ids */
     uint64_t nodes; /* looked at */
     uint32_t base;  /* frames of the reading itself, [0] with them */
-    uint32_t ids[IDS_MAX];
+    uint32_t n_less;
+    uint32_t ids[IDS_MAX], less[LESS_MAX];
     struct stack_frame frames[GRAMMAR_SCRATCH_FRAMES];
     struct reading pool[GRAMMAR_SCRATCH_READINGS];
     struct level levels[GRAMMAR_TOKEN_DEPTH_MAX + 1];
@@ -226,6 +231,76 @@ static void descend(struct descent *d, const struct trie *trie, const uint64_t *
     }
 }
 
+/* ---- classes that nearly fit ---- */
+
+/* The state that most bytes lead to, when it reads a class for ever; NONE32: there is none. */
+static uint32_t nearly(const struct grammar *g, uint32_t state)
+{
+    const struct auto_state *s = &g->a.states[state];
+    const struct dfa_edge *e = g->a.edges + s->edge_at;
+    for (uint32_t i = 0; i < s->n_edges; i++) {
+        const uint8_t n = g->class_of[e[i].to];
+        uint32_t bytes = 0, all = 0;
+        for (uint32_t k = 0; k < s->n_edges; k++) {
+            bytes += e[k].to == e[i].to ? e[k].hi - e[k].lo + 1u : 0;
+            all += e[k].hi - e[k].lo + 1u;
+        }
+        if (n != 0 && (n & CLASS_COUNTED) == 0 && bytes * 2 >= all && bytes >= 24)
+            return e[i].to;
+    }
+    return NONE32;
+}
+
+static bool lessen(
+    struct descent *d, const struct token_class *c, const struct trie_node *from, const struct trie_node *to)
+{
+    for (; from < to; from++) {
+        d->nodes++;
+        for (uint32_t t = from->token; t != NONE32; t = d->v->same_as[t]) {
+            if ((c->all[t / 64] >> (t % 64) & 1) == 0)
+                continue;
+            if (d->n_less == LESS_MAX)
+                return false;
+            d->less[d->n_less++] = t;
+        }
+    }
+    return true;
+}
+
+/* Which tokens of the class fail here. `model` is the state that reads the class; where the reading has come to the
+ * same state, all below is as it is there. False: too many fail for this to pay. */
+static bool descend_nearly(struct descent *d, const struct token_class *c, uint32_t model)
+{
+    const struct automaton *a = d->t.a;
+    const struct trie *trie = &d->v->trie;
+    uint32_t models[GRAMMAR_TOKEN_DEPTH_MAX + 1];
+    models[0] = model;
+    for (uint32_t i = 1; i < trie->n; d->nodes++) {
+        const struct trie_node *node = &trie->nodes[i];
+        const bool starts = (c->starts[node->byte / 64] >> (node->byte % 64) & 1) != 0;
+        const bool in_class = starts || (node->depth > 1 && node->byte >= 0x80);
+        const uint32_t m = in_class && node->depth <= GRAMMAR_TOKEN_DEPTH_MAX
+                               ? automaton_next(a, &a->states[models[node->depth - 1]], node->byte)
+                               : NONE32;
+        if (m == NONE32) {
+            i = node->end;
+            continue;
+        }
+        models[node->depth] = m;
+        struct level *here = &d->levels[node->depth];
+        const bool alive = level_step(d, &d->levels[node->depth - 1], here, node->byte);
+        if (here->n == 0) {
+            if (!lessen(d, c, node + alive, trie->nodes + node->end))
+                return false;
+            i = node->end;
+        } else {
+            const struct reading r = d->pool[here->first];
+            i = here->n == 1 && r.state == m && r.frame == d->base - 1 ? node->end : i + 1;
+        }
+    }
+    return true;
+}
+
 /* ---- sets ---- */
 
 /* A mask being written: the first whole one is copied, the others are added. */
@@ -265,8 +340,22 @@ static void sink_class(struct sink *s, const struct token_class *c, uint64_t lef
         s->mask[c->longer[i] / 64] |= UINT64_C(1) << (c->longer[i] % 64);
 }
 
-static void sink_set(struct sink *s, const struct token_set *set)
+/* A class less some of its tokens, which stay as they were. */
+static void sink_nearly(struct sink *s, const struct token_class *c, const uint32_t *less, uint32_t n)
 {
+    uint64_t had[LESS_MAX / 64] = {0};
+    for (uint32_t i = 0; i < n && !s->blank; i++)
+        had[i / 64] |= (s->mask[less[i] / 64] >> (less[i] % 64) & 1) << (i % 64);
+    sink_class(s, c, UINT64_MAX);
+    for (uint32_t i = 0; i < n; i++)
+        if ((had[i / 64] >> (i % 64) & 1) == 0)
+            s->mask[less[i] / 64] &= ~(UINT64_C(1) << (less[i] % 64));
+}
+
+static void sink_set(struct sink *s, const struct grammar *g, const struct token_set *set)
+{
+    if (set->class_n != 0)
+        sink_nearly(s, g->classes[set->class_n - 1], set->ids + set->n, set->n_less);
     s->n = MIN(s->n + set->n, 2);
     if (set->dense) {
         sink_words(s, (const uint64_t *)(const void *)set->ids);
@@ -321,7 +410,7 @@ static const struct token_set *set_find(const struct grammar *g, const struct st
 static void descent_init(struct descent *d, const struct grammar *g, const struct stack_frame *frames, struct reading r)
 {
     d->v = g->vocab;
-    d->n_ids = 0;
+    d->n_ids = d->n_less = 0;
     d->nodes = 0;
     d->base = frames[r.frame].depth + 1u;
     for (uint32_t at = r.frame, k = d->base; k-- > 0; at = frames[at].below) { /* a frame's place is its depth */
@@ -376,15 +465,20 @@ static void set_publish(struct grammar *g, const struct descent *d, struct token
 }
 
 /* Keep what a descent found, as a list or as a mask, whichever is smaller. */
-static void set_keep(struct grammar *g, struct descent *d, const struct token_class *c, uint32_t state)
+static void set_keep(struct grammar *g, struct descent *d, const struct token_class *c, uint8_t near, uint32_t state)
 {
     const size_t words = d->v->words * sizeof(uint64_t);
-    const bool dense = d->n_ids > IDS_MAX || d->n_ids * sizeof(uint32_t) > words;
-    struct token_set *s = set_take(g->masks, dense ? words : d->n_ids * sizeof(uint32_t));
+    const bool dense = d->n_ids > IDS_MAX || (near == 0 && d->n_ids * sizeof(uint32_t) > words);
+    if (dense && near != 0)
+        return;
+    struct token_set *s = set_take(g->masks, dense ? words : (d->n_ids + d->n_less) * sizeof(uint32_t));
     if (s == NULL)
         return;
-    *s = (struct token_set){
-        .dense = dense, .deeper = (uint16_t)(d->t.deepest - (d->base - 1)), .n = dense ? 2 : d->n_ids};
+    *s = (struct token_set){.dense = dense,
+        .class_n = near,
+        .deeper = (uint16_t)(d->t.deepest - (d->base - 1)),
+        .n = dense ? 2 : d->n_ids,
+        .n_less = d->n_less};
     if (dense) { /* once more, into a mask of its own */
         d->mask = (uint64_t *)(void *)s->ids;
         memset(d->mask, 0, words);
@@ -392,6 +486,7 @@ static void set_keep(struct grammar *g, struct descent *d, const struct token_cl
         descend_all(d, c);
     } else {
         memcpy(s->ids, d->ids, d->n_ids * sizeof *s->ids);
+        memcpy(s->ids + d->n_ids, d->less, d->n_less * sizeof *s->ids);
     }
     set_publish(g, d, s, state);
 }
@@ -404,17 +499,28 @@ static uint64_t sink_reading(struct sink *s, struct grammar *g, const struct sta
         sink_class(s, c, left);
     const struct token_set *set = set_find(g, frames, r);
     if (set != NULL) {
-        sink_set(s, set);
+        sink_set(s, g, set);
         return 0;
     }
     struct descent d;
-    sink_zero(s);
+    uint8_t near = 0;
     descent_init(&d, g, frames, r);
+    const uint32_t model = c == NULL ? nearly(g, r.state) : NONE32;
+    if (model != NONE32) {
+        const struct token_class *n = g->classes[g->class_of[model] - 1];
+        if (descend_nearly(&d, n, model)) {
+            near = g->class_of[model];
+            sink_nearly(s, n, d.less, d.n_less);
+            c = n;
+        }
+        d.n_less = near != 0 ? d.n_less : 0;
+    }
+    sink_zero(s);
     d.mask = s->mask;
     descend_all(&d, c);
     s->n = MIN(s->n + d.n_ids, 2);
     if (!d.t.closed)
-        set_keep(g, &d, c, r.state);
+        set_keep(g, &d, c, near, r.state);
     return d.nodes;
 }
 

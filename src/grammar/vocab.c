@@ -112,6 +112,7 @@ enum err vocab_trie(const struct grammar_vocab *v, const uint32_t *ids, uint32_t
 
 static enum err vocab_make(struct grammar_vocab *v, const struct vocab_view *view, struct error *e)
 {
+    static const struct code_range free_text[] = {{0, '<' - 1}, {'<' + 1, 0xD7FF}, {0xE000, 0x10FFFF}};
     static const struct code_range json[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0xD7FF}, {0xE000, 0x10FFFF}};
     TRY(copy_tokens(v, view, e));
     v->sorted = mem_array((size_t)view->n + 1, sizeof *v->sorted);
@@ -126,7 +127,9 @@ static enum err vocab_make(struct grammar_vocab *v, const struct vocab_view *vie
             v->same_as[v->sorted[i - 1]] = v->sorted[i];
     TRY(vocab_trie(v, v->sorted, v->n_sorted, &v->trie, e));
     TRY(class_cache_new(&v->classes, e));
-    (void)vocab_class(v, json, COUNT_OF(json)); /* what strings are made of: every schema will ask for it */
+    /* What strings are made of, and free text in which a tag may begin: nearly every grammar will ask for one. */
+    (void)vocab_class(v, json, COUNT_OF(json));
+    (void)vocab_class(v, free_text, COUNT_OF(free_text));
     return OK;
 }
 

@@ -17,6 +17,7 @@
 #define RANGES_MAX       4096 /* of a class; \p{L} has 650 */
 #define MIDDLES_MAX      24   /* states inside a character; any character has 7 */
 #define ASCII_MIN        16   /* a class of fewer ASCII characters is not worth it */
+#define WIDE_MIN         64   /* bytes that lead on from a state that is worth warming without a class */
 #define FRAMES_SEEN      5    /* frames of a place that tell it from others */
 #define PLACES_MAX       4096 /* that are visited */
 #define PLACES_TABLE     8192
@@ -253,7 +254,7 @@ struct visit {
     struct stack_frame *frames;
     struct reading *queue;
     uint64_t *seen; /* a table of keys */
-    uint32_t n, at;
+    uint32_t n;
     uint64_t nodes;
     uint64_t *mask;
 };
@@ -281,13 +282,14 @@ static void visit_add(struct visit *v, struct reading r)
     v->queue[v->n++] = r;
 }
 
-static bool is_costly(const struct grammar *g, uint32_t state)
+/* Most bytes lead somewhere: many tokens will be allowed. */
+static bool is_wide(const struct automaton *a, uint32_t state)
 {
-    const struct auto_state *s = &g->a.states[state];
+    const struct auto_state *s = &a->states[state];
     uint32_t bytes = 0;
     for (uint32_t i = 0; i < s->n_edges; i++)
-        bytes += g->a.edges[s->edge_at + i].hi - g->a.edges[s->edge_at + i].lo + 1u;
-    return g->class_of[state] != 0 || bytes >= ASCII_MIN;
+        bytes += a->edges[s->edge_at + i].hi - a->edges[s->edge_at + i].lo + 1u;
+    return bytes >= WIDE_MIN;
 }
 
 static void visit_all(struct visit *v)
@@ -297,19 +299,19 @@ static void visit_all(struct visit *v)
     const uint32_t n = stepper_start(&v->t, out);
     for (uint32_t i = 0; i < n; i++)
         visit_add(v, out[i]);
-    while (v->at < v->n && v->nodes < GRAMMAR_WARM_NODES_MAX) {
-        const struct reading r = v->queue[v->at++];
+    for (uint32_t at = 0; at < v->n && v->t.n_frames + GRAMMAR_MET_MAX <= v->t.cap_frames;) {
+        const struct reading r = v->queue[at++];
         const struct auto_state *s = &a->states[r.state];
-        if (is_costly(v->g, r.state))
-            v->nodes += mask_warm(v->g, v->frames, r, v->mask);
-        for (uint32_t i = 0; i < s->n_edges; i++) {
-            if (v->t.n_frames + GRAMMAR_MET_MAX > v->t.cap_frames)
-                return;
+        for (uint32_t i = 0; i < s->n_edges && v->t.n_frames + GRAMMAR_MET_MAX <= v->t.cap_frames; i++) {
             const uint32_t k = stepper_byte(&v->t, &r, 1, a->edges[s->edge_at + i].lo, out);
             for (uint32_t m = 0; m < k; m++)
                 visit_add(v, out[m]);
         }
     }
+    for (uint32_t turn = 0; turn < 2; turn++) /* first where classes are read, then where much is allowed anyway */
+        for (uint32_t i = 0; i < v->n && v->nodes < GRAMMAR_WARM_NODES_MAX; i++)
+            if (turn == 0 ? v->g->class_of[v->queue[i].state] != 0 : is_wide(a, v->queue[i].state))
+                v->nodes += mask_warm(v->g, v->frames, v->queue[i], v->mask);
 }
 
 static enum err warm_masks(struct grammar *g, struct error *e)
