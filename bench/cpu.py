@@ -1,10 +1,13 @@
 """quern against llama.cpp on this machine's processor: the same files, the same threads, one after the other in turn.
 
 The peer is the package llama-cpp-python, installed into build/peers/llama the first time (it compiles, which takes
-minutes). Model files of several types are made from the default model by the peer itself. Each program times its own
-steps; loading, memory and answers are timed from outside. The best of the rounds counts for both.
+minutes; QUERN_PEER_PYTHON names a Python that has it). Model files: the default model (135M) in several types, made from
+it by the peer's own quantiser, and a shape of 0.6B with made-up weights (bench/cpu_model.py); both are kept in
+build/bench. Each program times its own steps, and the best of its runs counts; loading, memory, the disturbed machine
+and a whole answer are timed from outside.
 
-usage: bench/cpu [--rounds N] [--threads N] [--types Q4_1,Q8_0,...] [--model FILE]
+  bench/cpu            every row of the table: about 15 minutes on a quiet machine of two cores
+  bench/cpu --quick    two types of the default model and everything timed from outside: about 4 minutes
 """
 import argparse
 import json
@@ -19,20 +22,29 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUERN = pathlib.Path(os.environ.get("QUERN_BIN", ROOT / "build/release/quern"))
 PEER = ROOT / "build/peers/llama"
 PEER_SCRIPT = ROOT / "bench/cpu_peer.py"
+MADE_SCRIPT = ROOT / "bench/cpu_model.py"
+FILES = ROOT / "build/bench"
 PACKAGE = "llama-cpp-python==0.3.36"
-BARS = {  # test -> (bar for F16, bar for quantised)
-    "pp512": (1.1, 1.5), "pp2048": (1.1, 1.5), "tg128": (1.0, 1.2), "tg32x16": (1.8, 1.8), "tg32@4096": (2.5, 2.5)}
+TYPES = ["F16", "Q8_0", "Q4_0", "Q4_1", "Q4_K_M"]
+DEEP, SHALLOW = 4096 + 128, 640  # contexts: all five tests fit, or pp512, tg128 and tg32x16
+READ_BAR = 0.75  # of the memory bandwidth measured in the same run, at one stream
+ANSWER_CONTEXT = 2048
+BARS = {  # test -> (bar for F16, for quantised types, for Q4_0)
+    "pp512": (1.1, 1.5, 1.4), "pp2048": (1.1, 1.5, 1.4), "tg128": (1.0, 1.2, 1.2), "tg32x16": (1.8, 1.8, 1.8),
+    "tg32@4096": (2.5, 2.5, 2.5)}
+missed = []
 
 
 def peer_python():
     """The peer's Python, installed when it is not there."""
     python = pathlib.Path(os.environ["QUERN_PEER_PYTHON"]) if "QUERN_PEER_PYTHON" in os.environ else PEER / "bin/python"
-    if subprocess.run([python, "-c", "import llama_cpp"], capture_output=True, check=False).returncode != 0 \
-            if python.exists() else True:
-        print(f"installing {PACKAGE} into {PEER.relative_to(ROOT)}; it compiles for some minutes", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", PEER], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", PACKAGE], check=True)
-    return python
+    if python.exists() and \
+            subprocess.run([python, "-c", "import llama_cpp"], capture_output=True, check=False).returncode == 0:
+        return python
+    print(f"installing {PACKAGE} into {PEER.relative_to(ROOT)}; it compiles for some minutes", file=sys.stderr)
+    subprocess.run([sys.executable, "-m", "venv", PEER], check=True)
+    subprocess.run([PEER / "bin/python", "-m", "pip", "install", "-q", PACKAGE], check=True)
+    return PEER / "bin/python"
 
 
 def default_model():
@@ -40,17 +52,24 @@ def default_model():
     return done.stdout.strip().splitlines()[-1]
 
 
-def model_of(kind, source, python):
-    """A file of that type, made once."""
-    if kind == "Q4_1":
+def model_file(size, kind, source, python):
+    """A file of that size and type, made once."""
+    if size == "135M" and kind == "Q4_1":
         return source
-    path = ROOT / "build/bench" / f"default-{kind}.gguf"
+    path = FILES / f"{'default' if size == '135M' else 'made'}-{kind}.gguf"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        FILES.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
-        subprocess.run([python, PEER_SCRIPT, "quantise", source, part, kind], check=True, capture_output=True)
+        make = [python, PEER_SCRIPT, "quantise"] if size == "135M" else [sys.executable, MADE_SCRIPT]
+        subprocess.run(make + [source, part] + [kind], check=True, capture_output=True)
         part.rename(path)
     return str(path)
+
+
+def judge(name, ok):
+    if not ok:
+        missed.append(name)
+    return "ok" if ok else "MISS"
 
 
 def timed(command):
@@ -64,97 +83,130 @@ def timed(command):
     return time.perf_counter() - start, usage.ru_maxrss * 1024
 
 
-def quern_results(model, threads):
-    out = subprocess.run([QUERN, "bench", model, "--json", "--threads", str(threads), "--device", "cpu"], check=True,
-                         capture_output=True, text=True).stdout
+def quern_results(model, threads, context):
+    out = subprocess.run([QUERN, "bench", model, "--json", "--threads", str(threads), "--device", "cpu",
+                          "--max-model-len", str(context)], check=True, capture_output=True, text=True).stdout
     return {r["name"]: r for r in json.loads(out)["results"]}
 
 
-def peer_results(python, model, threads):
-    out = subprocess.run([python, PEER_SCRIPT, "bench", model, str(threads)], check=True, capture_output=True,
-                         text=True).stdout
+def peer_results(python, model, threads, context):
+    out = subprocess.run([python, PEER_SCRIPT, "bench", model, str(threads), str(context)], check=True,
+                         capture_output=True, text=True).stdout
     return {r["name"]: r for r in json.loads(out.splitlines()[-1])["results"]}
 
 
-def compare_steps(kind, model, python, args):
+def compare_steps(size, kind, model, python, args):
+    context = DEEP if size == "135M" else SHALLOW
     ours, theirs = [], []
     for _ in range(args.rounds):
-        ours.append(quern_results(model, args.threads))
-        theirs.append(peer_results(python, model, args.threads))
+        ours.append(quern_results(model, args.threads, context))
+        theirs.append(peer_results(python, model, args.threads, context))
     for test, bars in BARS.items():
         mine = max((r[test] for r in ours if test in r), key=lambda r: r["tok_s"], default=None)
         peer = max((r[test]["tok_s"] for r in theirs if test in r), default=None)
         if mine is None or peer is None:
             continue
-        bar = bars[0] if kind == "F16" else 1.4 if kind == "Q4_0" and test.startswith("pp") else bars[1]
-        ratio = mine["tok_s"] / peer
-        print(f"{kind:8} {test:10} {mine['tok_s']:9.1f} {peer:9.1f} {ratio:6.2f}x {bar:5.1f}x "
-              f"{'ok  ' if ratio >= bar else 'MISS'} {100 * mine['memory_share']:5.0f}% "
-              f"{100 * mine['compute_share']:5.0f}%",
+        bar = bars[{"F16": 0, "Q4_0": 2}.get(kind, 1)]
+        ratio, name = mine["tok_s"] / peer, f"{size} {kind} {test}"
+        note = ""
+        if test == "tg128":
+            note = f"  reads {judge(name + ' (bandwidth)', mine['memory_share'] >= READ_BAR)} (bar {READ_BAR:.0%})"
+        print(f"{size:5} {kind:7} {test:10} {mine['tok_s']:9.1f} {peer:9.1f} {ratio:6.2f}x {bar:5.1f}x "
+              f"{judge(name, ratio >= bar):4} {100 * mine['memory_share']:5.0f}% {100 * mine['compute_share']:6.0f}%{note}",
               flush=True)
+
+
+def line(what, mine, theirs, ratio, bar, ok):
+    print(f"{what:34} {mine:>14} {theirs:>14} {ratio:6.2f}x  bar {bar:5} {judge(what, ok)}", flush=True)
 
 
 def compare_outside(model, python, args):
     """Load to first token, memory, and 128 tokens, by a clock and the kernel's books outside both programs."""
     answer = [QUERN, "run", model, "--raw", "-p", "Once upon a time there was a small mill by the river, and",
               "--temperature", "0", "--ignore-eos", "--threads", args.threads, "--device", "cpu", "--max-model-len",
-              "2048", "-n"]
+              ANSWER_CONTEXT, "-n"]
     peer = [python, PEER_SCRIPT, "answer", model, args.threads]
     bare = [python, "-c", "import llama_cpp"]  # what importing the package costs is not the peer's engine
-    rows = {"first": ([], []), "rest": ([], []), "memory": ([], [])}
-    for _ in range(max(args.rounds, 3)):
+    first, rest, memory = ([], []), ([], []), ([], [])
+    for _ in range(5):
         a, a_mem = timed(answer + ["1"])
         b, b_mem = timed(peer + ["1"])
         c, c_mem = timed(bare)
-        rows["first"][0].append(a)
-        rows["first"][1].append(b - c)
-        rows["memory"][0].append(a_mem)
-        rows["memory"][1].append(b_mem - c_mem)
-        rows["rest"][0].append(timed(answer + ["129"])[0] - a)
-        rows["rest"][1].append(timed(peer + ["129"])[0] - b)
-    mine, theirs = min(rows["first"][0]), min(rows["first"][1])
-    print(f"load to first token: {1e3 * mine:.0f} ms, llama.cpp {1e3 * theirs:.0f} ms: {mine / theirs:.2f}x "
-          f"(bar 0.3x)  {'ok' if mine <= 0.3 * theirs else 'MISS'}")
-    mine, theirs = min(rows["rest"][0]), min(rows["rest"][1])
-    print(f"128 tokens, outside clock: {128 / mine:.1f} tok/s, llama.cpp {128 / theirs:.1f}: {theirs / mine:.2f}x")
-    mine, theirs = statistics.median(rows["memory"][0]), statistics.median(rows["memory"][1])
-    print(f"peak memory: {mine / 2**20:.0f} MiB, llama.cpp {theirs / 2**20:.0f} MiB: {mine / theirs:.2f}x (bar 1.0x)  "
-          f"{'ok' if mine <= theirs else 'MISS'}")
+        first[0].append(a)
+        first[1].append(b - c)
+        memory[0].append(a_mem)
+        memory[1].append(b_mem - c_mem)
+        rest[0].append(timed(answer + ["129"])[0] - a)
+        rest[1].append(timed(peer + ["129"])[0] - b)
+    a, b = min(first[0]), min(first[1])
+    line("load to first token", f"{1e3 * a:.0f} ms", f"{1e3 * b:.0f} ms", a / b, "0.3x", a <= 0.3 * b)
+    a, b = statistics.median(rest[0]), statistics.median(rest[1])
+    line("128 tokens, outside clock", f"{128 / a:.1f} tok/s", f"{128 / b:.1f} tok/s", b / a, "1.2x", b >= 1.2 * a)
+    a, b = statistics.median(memory[0]), statistics.median(memory[1])
+    line("peak memory", f"{a / 2**20:.0f} MiB", f"{b / 2**20:.0f} MiB", a / b, "1.0x", a <= b)
+    weights = os.path.getsize(model)
+    kv = ANSWER_CONTEXT * kv_token_bytes(model)  # the peer clears all of it; quern touches what it uses
+    a, b = a - weights, b - weights - kv
+    line("memory beyond weights and KV", f"{a / 2**20:.0f} MiB", f"{b / 2**20:.0f} MiB", a / b if b > 0 else 0.0,
+         "1.0x", a <= max(b, 64 * 2**20))
 
 
-def compare_disturbed(model, args):
-    """Decoding while another process keeps the first core busy."""
-    free = quern_results(model, args.threads)["tg128"]["tok_s"]
-    busy = subprocess.Popen([sys.executable, "-c", "import os\n"
+def kv_token_bytes(model):
+    """Of a token in F16, from the header."""
+    shown = json.loads(subprocess.run([QUERN, "inspect", model, "--json"], check=True, capture_output=True,
+                                      text=True).stdout)
+    return 2 * 2 * shown["layers"] * shown["kv_heads"] * shown["head_dim"]
+
+
+def disturbed():
+    """Another process that keeps the first core busy."""
+    return subprocess.Popen([sys.executable, "-c", "import os\n"
                              "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
                              "while True: pass"])
-    try:
-        taken = quern_results(model, args.threads)["tg128"]["tok_s"]
-    finally:
-        busy.kill()
-        busy.wait()
-    print(f"tg128 with one core taken: {taken:.1f} of {free:.1f} tok/s: {taken / free:.2f}x (bar 0.45x)  "
-          f"{'ok' if taken >= 0.45 * free else 'MISS'}")
+
+
+def compare_disturbed(model, python, args):
+    free, taken = [], []
+    for _ in range(2):
+        free.append(quern_results(model, args.threads, 256)["tg128"]["tok_s"])
+        busy = disturbed()
+        try:
+            taken.append(quern_results(model, args.threads, 256)["tg128"]["tok_s"])
+            peer = peer_results(python, model, args.threads, 256)["tg128"]["tok_s"] if len(taken) == 1 else peer
+        finally:
+            busy.kill()
+            busy.wait()
+    a, b = max(taken), max(free)
+    line("tg128, one core taken, of our own", f"{a:.1f} tok/s", f"{b:.1f} tok/s", a / b, "0.45x", a >= 0.45 * b)
+    print(f"{'  llama.cpp then':34} {'':14} {peer:8.1f} tok/s", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1, help="times that both programs take their turn")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--types", default="Q4_1,Q8_0,Q4_0,Q4_K_M,F16")
+    parser.add_argument("--types", help="of " + ",".join(TYPES))
+    parser.add_argument("--sizes", help="of 135M,0.6B")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--check", action="store_true", help="end with 1 when a bar is missed")
     parser.add_argument("--model", help="a Q4_1 file instead of the default model")
     args = parser.parse_args()
     python = peer_python()
     source = args.model or default_model()
-    print(f"{args.threads} threads, best of {args.rounds} rounds; tok/s\n")
-    print(f"{'type':8} {'test':10} {'quern':>9} {'llama.cpp':>9} {'ratio':>7} {'bar':>6}      {'memory':>6} "
+    types = (args.types or ("Q4_0,Q4_1" if args.quick else ",".join(TYPES))).split(",")
+    sizes = (args.sizes or ("135M" if args.quick else "135M,0.6B")).split(",")
+    files = {(s, k): model_file(s, k, source, python) for s in sizes for k in types}
+    print(f"{args.threads} threads, tok/s; shares of the reading and of the arithmetic measured in the same run\n")
+    print(f"{'model':5} {'type':7} {'test':10} {'quern':>9} {'llama.cpp':>9} {'ratio':>7} {'bar':>6}      {'memory':>6} "
           f"{'compute':>7}")
-    for kind in args.types.split(","):
-        compare_steps(kind, model_of(kind, source, python), python, args)
+    for (size, kind), file in files.items():
+        compare_steps(size, kind, file, python, args)
     print()
     compare_outside(source, python, args)
-    compare_disturbed(source, args)
+    compare_disturbed(source, python, args)
+    print(f"\n{len(missed)} bars missed{': ' if missed else ''}{', '.join(missed)}")
+    return 1 if args.check and missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
