@@ -66,7 +66,11 @@ static void making_call(struct making *k, uint32_t rule, uint32_t to)
 static struct dfa *making_end(struct making *k)
 {
     struct dfa *d = build_take(k->b, 1, sizeof *d);
-    if (d == NULL || k->n == 0)
+    if (k->edges == NULL) /* readers add offsets to it */
+        k->edges = build_take(k->b, 1, sizeof *k->edges);
+    if (k->calls == NULL)
+        k->calls = build_take(k->b, 1, sizeof *k->calls);
+    if (d == NULL || k->n == 0 || build_failed(k->b))
         return NULL;
     k->edge_at[k->n] = k->n_edges;
     k->call_at[k->n] = k->n_calls;
