@@ -7,8 +7,9 @@ import openai
 import pydantic
 import pytest
 
+from chat_oracle import SHARED
 from server_quern import Quern
-from tool_models import HERMES, LLAMA3, QWEN3_CODER, THINKER, make_model
+from tool_models import HERMES, LLAMA3, QWEN3_CODER, THINKER, make_minimind, make_model
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12},
                                             "days": {"type": "integer", "minimum": 0, "maximum": 9},
@@ -178,29 +179,43 @@ def test_parse_helper_with_pydantic_tools(hermes):
     assert last.tool_calls[0].function.parsed_arguments == done.message.tool_calls[0].function.parsed_arguments
 
 
+def tool_loop(q):
+    """A forced call, its result, and the next turn: (tokens of the first prompt, of it found in the cache by the second).
+    The second prompt begins with the very bytes of the first turn."""
+    client = client_of(q)
+    messages = list(ASK)
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]},
+                                         "soon": {"type": "boolean"}}, "required": ["city", "soon"]}}}]
+    kw = dict(model="model", tools=tools, seed=4, max_tokens=120, parallel_tool_calls=False)
+    first = client.chat.completions.create(messages=messages, tool_choice="required",
+                                           extra_body={"return_token_ids": True}, **kw)
+    choice = first.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    raw = q.call("/detokenize", {"tokens": choice.token_ids[:-1]})[2]["prompt"]  # less the end
+    before = q.post("/v1/chat/completions/render", messages=messages, tools=tools)[1]["prompt"]
+    messages.append(choice.message.model_dump(exclude_none=True))
+    messages.append({"role": "tool", "tool_call_id": choice.message.tool_calls[0].id, "content": "sunny"})
+    after = q.post("/v1/chat/completions/render", messages=messages, tools=tools)[1]["prompt"]
+    assert after.startswith(before + raw), (before + raw, after)
+    second = client.chat.completions.create(messages=messages, **kw)
+    return first.usage.prompt_tokens, second.usage.prompt_tokens_details.cached_tokens
+
+
 @pytest.mark.parametrize("template", [HERMES, LLAMA3, QWEN3_CODER], ids=["hermes", "llama3", "qwen3_coder"])
 def test_a_tool_loop_renders_calls_as_they_were_written(tmp_path, template):
-    """The next turn begins with the very bytes of this one, and finds its blocks in the cache."""
     with serve(tmp_path, template) as q:
-        client = client_of(q)
-        messages = list(ASK)
-        tools = [{"type": "function", "function": {"name": "weather", "parameters": {
-            "type": "object", "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}, "soon": {"type": "boolean"}},
-            "required": ["city", "soon"]}}}]
-        kw = dict(model="model", tools=tools, seed=4, max_tokens=120, parallel_tool_calls=False)
-        first = client.chat.completions.create(messages=messages, tool_choice="required",
-                                               extra_body={"return_token_ids": True}, **kw)
-        choice = first.choices[0]
-        assert choice.finish_reason == "tool_calls"
-        raw = q.call("/detokenize", {"tokens": choice.token_ids[:-1]})[2]["prompt"]  # less the end
-        before = q.post("/v1/chat/completions/render", messages=messages, tools=tools)[1]["prompt"]
-        messages.append(choice.message.model_dump(exclude_none=True))
-        messages.append({"role": "tool", "tool_call_id": choice.message.tool_calls[0].id, "content": "sunny"})
-        after = q.post("/v1/chat/completions/render", messages=messages, tools=tools)[1]["prompt"]
-        assert after.startswith(before + raw), (before + raw, after)
-        second = client.chat.completions.create(messages=messages, **kw)
-        cached, n_first = second.usage.prompt_tokens_details.cached_tokens, first.usage.prompt_tokens
-        assert cached >= n_first // 16 * 16 > 0, (cached, n_first)
+        n_first, cached = tool_loop(q)
+    assert cached >= n_first // 16 * 16 > 0, (cached, n_first)
+
+
+@pytest.mark.skipif(not (SHARED / "data" / "models").is_dir(), reason=f"no models in {SHARED}")
+@pytest.mark.parametrize("template", ["Qwen-Qwen2.5-7B-Instruct", "meta-llama-Llama-3.2-3B-Instruct"])
+def test_the_next_turn_of_public_templates_finds_the_call_in_the_cache(tmp_path, template):
+    """Beyond the first prompt: blocks of the call itself."""
+    with Quern("--max-model-len", "4096", model=make_minimind(tmp_path, SHARED, template)) as q:
+        n_first, cached = tool_loop(q)
+    assert cached > n_first // 16 * 16, (cached, n_first)
 
 
 # ---- reasoning ----

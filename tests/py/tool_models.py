@@ -37,6 +37,18 @@ THINKER = HERMES.replace("{{- '<|im_start|>assistant\\n' }}{%- endif %}", """{{-
 {%- endif %}""")
 
 
+def make_minimind(folder, shared, template):
+    """The small chat model of the shared data under a public template."""
+    to = folder / "model"
+    to.mkdir()
+    for f in (shared / "data" / "models" / "minimind2-small-f16").iterdir():
+        shutil.copyfile(f, to / f.name)
+    config = json.loads((to / "tokenizer_config.json").read_text())
+    config["chat_template"] = (shared / "data" / "chat-templates" / f"{template}.jinja").read_text()
+    (to / "tokenizer_config.json").write_text(json.dumps(config))
+    return to
+
+
 def make_model(folder, template, tokens=()):
     """A copy of the tiny model with that template; tokens are (name, is_special): they take the place of the last ones
     of the vocabulary."""
