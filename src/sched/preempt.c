@@ -50,7 +50,7 @@ static void preempt(struct sched *s, struct plan *plan, uint32_t i)
         s->stats.preempted_recompute++;
     }
     q->request->n_preempted++;
-    q->share = q->n_guess = q->n_spec = 0;
+    q->share = q->n_guess = q->n_spec = q->n_shadow = 0;
     s->expected_blocks += sched_fence(s) != 0 ? n_blocks : 0;
     if (!q->is_paused)
         queue_put(s, slot);

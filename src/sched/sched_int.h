@@ -94,7 +94,9 @@ struct seq {
     uint32_t n_spec;      /* of them, in the plan being made or flying */
     uint32_t n_unguessed; /* tokens since guesses of it were last verified */
     uint32_t guess[SPEC_K_MAX];
-    uint8_t guess_trust;
+    uint8_t guess_trust, shadow_trust;
+    uint32_t n_shadow; /* guesses that got no rows and whose beginning came true: what they said next */
+    uint32_t shadow[SPEC_K_MAX];
     struct spec_rate rates[SPEC_TRUSTS];
 };
 

@@ -5,6 +5,8 @@
  * are functions of the tokens committed, so a replay learns the same. */
 #include "sched/sched_int.h"
 
+#include <string.h>
+
 #define RATE_SHARE       (1.0f / 16)  /* of a new guess in the running means of a sequence */
 #define RATE_SHARE_ALL   (1.0f / 128) /* and in those that new sequences start from */
 #define GAIN_MIN         1.02         /* tokens per ns against none at all: less is noise of the cost model */
@@ -48,6 +50,14 @@ static uint32_t choose(const struct sched *s, const struct seq *q, const struct 
     }
     *step = best;
     return n_best;
+}
+
+/* Would guesses that always hold pay in this step? If not, nobody need be asked. */
+static bool could_pay(const struct sched *s, struct spec_step step)
+{
+    const struct spec_rate sure = {.first = 1, .next = 1};
+    const struct seq somebody = {.computed = (uint32_t)(step.row_context / step.rows)};
+    return choose(s, &somebody, &sure, SPEC_K_MAX, 0, &step) > 0;
 }
 
 /* Guesses that could be of use to it at all. */
@@ -99,9 +109,10 @@ uint32_t sched_asks(const struct sched *s, enum spec_method method, double guess
     }
     step.tokens = step.rows;
     step.ns = step.rows > 0 ? cost_predict(&s->cost, step.rows, step.row_context) : 0;
+    const bool is_hopeless = !s->o.spec_always && s->cost.fit.fitted && step.ns > 0 && !could_pay(s, step);
     for (uint32_t i = 0; i < s->n_running && n < cap; i++) {
         const struct seq *q = &s->seqs[s->running[i]];
-        if (!is_ready(q) || q->request->o.spec != method)
+        if (!is_ready(q) || q->request->o.spec != method || (is_hopeless && !is_due(q)))
             continue;
         uint32_t k = room_for(s, q);
         if (guess_ns > 0 && s->cost.fit.fitted && step.ns > 0 && !s->o.spec_always) {
@@ -168,16 +179,34 @@ static void rate_learn(float *rate, float *all, bool held)
     *all += (x - *all) * RATE_SHARE_ALL;
 }
 
+/* A token was chosen without guesses: what would have become of them? */
+static void shadow_learn(struct sched *s, struct seq *q, uint32_t id)
+{
+    if (q->n_shadow > 0) {
+        const bool held = q->shadow[0] == id;
+        rate_learn(&q->rates[q->shadow_trust].next, &s->spec_rates[q->shadow_trust].next, held);
+        q->n_shadow = held ? q->n_shadow - 1 : 0;
+        memmove(q->shadow, q->shadow + 1, q->n_shadow * sizeof *q->shadow);
+    }
+    if (q->n_guess == 0)
+        return;
+    rate_learn(&q->rates[q->guess_trust].first, &s->spec_rates[q->guess_trust].first, q->guess[0] == id);
+    if (q->guess[0] == id && q->n_shadow == 0) {
+        q->n_shadow = q->n_guess - 1;
+        q->shadow_trust = q->guess_trust;
+        memcpy(q->shadow, q->guess + 1, q->n_shadow * sizeof *q->shadow);
+    }
+}
+
 void spec_learn(struct sched *s, struct seq *q, uint32_t n_spec, uint32_t n_held, uint32_t first_id)
 {
     struct spec_rate *rate = &q->rates[q->guess_trust], *all = &s->spec_rates[q->guess_trust];
     if (n_spec == 0) {
         q->n_unguessed++;
-        if (q->n_guess > 0)
-            rate_learn(&rate->first, &all->first, q->guess[0] == first_id);
+        shadow_learn(s, q, first_id);
     } else {
         struct spec_stats *st = &s->stats.spec;
-        q->n_unguessed = 0;
+        q->n_unguessed = q->n_shadow = 0;
         q->request->spec_drafted += n_spec;
         st->drafts++;
         st->tokens += n_spec;
