@@ -192,6 +192,7 @@ struct route {
     bool open;        /* needs no key */
     bool needs_model; /* 503 until there is one */
     bool works;       /* 503 while the server drains */
+    bool messages;    /* errors in the shape of the Messages API */
     bool quiet;       /* probes and scrapes: in the access log only at level debug */
     const char *summary;
     const char *request_schema; /* of #/components/schemas, or NULL */
@@ -306,7 +307,7 @@ void reader_client_left(struct reader *r);
 
 const char *health_name(struct server *s); /* "ready", "starting", "draining", "failed", "stuck" */
 
-call_fn route_chat, route_chat_render, route_completions, route_embeddings, route_models, route_model, route_tokenize,
+call_fn route_chat, route_chat_render, route_messages, route_messages_count, route_completions, route_embeddings, route_models, route_model, route_tokenize,
     route_detokenize, route_health, route_livez, route_readyz, route_startupz, route_version, route_metrics,
     route_stats, route_openapi, route_page, route_stream;
 

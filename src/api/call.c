@@ -5,6 +5,7 @@
  * taken its connection away. A client that closes its side is seen by an event of our own on the descriptor
  * (EV_CLOSED), because evhttp does not read while we answer. */
 #include "api/api_int.h"
+#include "api/messages.h"
 
 #include "base/rng.h"
 
@@ -241,7 +242,10 @@ void call_reply_error(struct call *c, const struct api_error *ae)
 {
     struct buf b;
     buf_init(&b, 8 * ERROR_TEXT_MAX);
-    api_error_json(ae, &b);
+    if (c->route != NULL && c->route->messages)
+        messages_error_json(ae, &b);
+    else
+        api_error_json(ae, &b);
     if (ae->retry_s > 0) {
         char value[24];
         snprintf(value, sizeof value, "%u", ae->retry_s);

@@ -1,7 +1,9 @@
-/* POST /v1/chat/completions and its rendering alone. */
+/* POST /v1/chat/completions and its rendering alone; POST /v1/messages, which is the same in another form. */
 #include "api/generate.h"
+#include "api/messages.h"
 #include "api/prompt.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* max_tokens and logprobs as chat spells them. */
@@ -31,7 +33,8 @@ static void use_request_id(struct call *c, const struct fields *f)
     memcpy(c->id, shown, sizeof c->id);
 }
 
-static bool start_chat(struct call *c, const json_t *doc, struct fields *f, struct tool_ask **ask, struct api_error *ae)
+static bool start_asked(struct call *c, enum generation_kind kind, const json_t *doc, struct fields *f,
+    struct tool_ask **ask, struct api_error *ae)
 {
     const struct serving *sv = c->s->serving;
     const struct fields_model m = {
@@ -46,7 +49,7 @@ static bool start_chat(struct call *c, const json_t *doc, struct fields *f, stru
     if (waits)
         return true;
     use_request_id(c, f);
-    struct generation *g = generation_new(c, GEN_CHAT, f, 1, ae);
+    struct generation *g = generation_new(c, kind, f, 1, ae);
     if (g == NULL)
         return false;
     g->ask = *ask; /* its from now on */
@@ -64,24 +67,58 @@ static bool start_chat(struct call *c, const json_t *doc, struct fields *f, stru
     return generation_start(g, ae);
 }
 
+static bool start_kind(
+    struct call *c, enum generation_kind kind, const json_t *doc, struct fields *f, struct api_error *ae)
+{
+    struct tool_ask *ask = NULL;
+    const bool ok = start_asked(c, kind, doc, f, &ask, ae);
+    tool_ask_free(ask);
+    return ok;
+}
+
+static bool start_chat(struct call *c, const json_t *doc, struct fields *f, struct api_error *ae)
+{
+    return start_kind(c, GEN_CHAT, doc, f, ae);
+}
+
 void route_chat(struct call *c)
 {
+    generation_route(c, start_chat);
+}
+
+/* ---- the same in the form of the Messages API ---- */
+
+static bool start_message(struct call *c, const json_t *doc, struct fields *f, struct api_error *ae)
+{
+    json_t *asked = messages_to_chat(doc, true, ae);
+    const bool ok = asked != NULL && start_kind(c, GEN_MESSAGE, asked, f, ae);
+    json_decref(asked);
+    return ok;
+}
+
+void route_messages(struct call *c)
+{
+    generation_route(c, start_message);
+}
+
+void route_messages_count(struct call *c)
+{
     struct api_error ae = {0};
-    json_t *doc = NULL;
-    struct fields *f = mem_zalloc(sizeof *f);
+    struct tok_ids ids = {0};
+    json_t *doc = NULL, *asked = NULL;
     struct tool_ask *ask = NULL;
-    bool ok = false;
-    if (f == NULL)
-        api_fail_err(&ae, &(struct error){.code = ERR_NOMEM}, NULL);
-    else {
-        ok = call_json(c, &doc, &ae) && start_chat(c, doc, f, &ask, &ae);
-        fields_fini(f);
-    }
-    tool_ask_free(ask);
-    mem_free(f);
-    json_decref(doc);
-    if (!ok)
+    const bool ok = call_json(c, &doc, &ae) && (asked = messages_to_chat(doc, false, &ae)) != NULL &&
+                    model_check(c, (struct in){asked, &ae}) && tool_ask_read(c, asked, &ask, &ae) &&
+                    prompt_from_chat(c, asked, &ids, &ae);
+    if (ok) {
+        char body[64];
+        const int n = snprintf(body, sizeof body, "{\"input_tokens\":%zu}", ids.n);
+        call_reply_json(c, 200, (struct str){body, (size_t)n});
+    } else
         call_reply_error(c, &ae);
+    tool_ask_free(ask);
+    json_decref(asked);
+    json_decref(doc);
 }
 
 void route_chat_render(struct call *c)

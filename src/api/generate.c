@@ -78,7 +78,7 @@ struct generation *generation_new(
     g->tenant = c->tenant;
     g->created_s = clock_wall(c->s->o.clock) / (int64_t)NS_PER_S;
     static const char *const prefixes[] = {
-        [GEN_CHAT] = "chatcmpl", [GEN_COMPLETION] = "cmpl", [GEN_EMBEDDING] = "embd"};
+        [GEN_CHAT] = "chatcmpl", [GEN_COMPLETION] = "cmpl", [GEN_EMBEDDING] = "embd", [GEN_MESSAGE] = "msg"};
     snprintf(g->id, sizeof g->id, "%s-%s", prefixes[kind], c->id);
     g->n_parts_max = n_parts;
     g->parts = arena_array(&g->arena, n_parts, sizeof *g->parts);
@@ -98,6 +98,8 @@ void generation_free(struct generation *g)
         for (uint32_t k = 0; k < g->n; k++)
             if (g->parts[i].said[k].speech != NULL)
                 speech_fini(g->parts[i].said[k].speech);
+        if (g->parts[i].said[0].blocks != NULL)
+            blocks_fini(g->parts[i].said[0].blocks);
         request_free(g->parts[i].r);
     }
     tool_ask_free(g->ask);
@@ -230,7 +232,18 @@ static bool make_speeches(struct generation *g, struct part *p, const struct fie
         p->said[k].speech = s;
         if (!speech_init(s, g->call, g->ask, f->stream, f->show_special, seed + (uint64_t)k * 1000003, ae))
             return false;
+        s->blocks = p->said[k].blocks;
     }
+    return true;
+}
+
+static bool make_blocks(struct generation *g, struct part *p, const struct fields *f, struct api_error *ae)
+{
+    struct blocks *b = arena_take(&g->arena, sizeof *b);
+    if (b == NULL)
+        return api_fail_err(ae, &(struct error){.code = ERR_NOMEM}, NULL);
+    blocks_init(b, f->stream);
+    p->said[0].blocks = b;
     return true;
 }
 
@@ -263,6 +276,8 @@ bool generation_prompt(
                 .include_stop = f->include_stop,
                 .min_ids = p->r->o.min_tokens,
                 .mark_special = p->r->o.mark_special});
+    if (g->kind == GEN_MESSAGE && !make_blocks(g, p, f, ae))
+        return false;
     return g->ask == NULL || !g->ask->parses || make_speeches(g, p, f, ae);
 }
 
@@ -423,6 +438,31 @@ static void emit_text(struct part *p, uint32_t k, struct str text, uint32_t n_to
     end_event(g, b, atomic_load_explicit(&ch->t_token, memory_order_relaxed));
 }
 
+/* The same of a message: what the blocks hold, between its start and its end. */
+static void emit_blocks(struct part *p, struct str text, bool ended)
+{
+    struct generation *g = p->g;
+    struct said *said = &p->said[0];
+    struct blocks *blocks = said->blocks;
+    struct buf *b = &g->net->scratch;
+    if (said->speech == NULL)
+        blocks_text(blocks, text);
+    if (ended)
+        blocks_end(blocks);
+    if (said->has_begun && blocks->out.n == 0 && !ended)
+        return;
+    buf_clear(b);
+    if (!said->has_begun)
+        messages_start(p, b);
+    if (blocks->out.n > 0 && b->n > 0)
+        buf_add(b, STR("\n\n"));
+    buf_add(b, buf_str(&blocks->out));
+    if (ended)
+        messages_end(p, b);
+    buf_clear(&blocks->out);
+    emit(g);
+}
+
 /* ---- the pump: published ids to events ---- */
 
 static bool is_bad_end(int end)
@@ -470,11 +510,17 @@ static void pump_choice(struct part *p, uint32_t k, struct buf *text)
         return;
     if (!said->has_begun && (g->kind == GEN_CHAT || g->echo))
         (g->kind == GEN_CHAT ? emit_role : emit_echo)(p, k);
-    said->has_begun = true;
+    said->has_begun |= g->kind != GEN_MESSAGE;
     buf_clear(text);
     if (answer_feed(p, k, n_out, ended, text) != OK) {
         api_fail(&g->failure, 500, NULL, "the text of the answer could not be made");
         said->has_ended = true;
+        return;
+    }
+    if (g->kind == GEN_MESSAGE) {
+        emit_blocks(p, buf_str(text), ended);
+        said->has_begun = true;
+        said->has_ended = ended;
         return;
     }
     const bool reports = (g->want_logprobs || g->return_token_ids) && n_told > said->n_told;
@@ -523,6 +569,16 @@ static void finish_stream(struct generation *g)
         call_reply_error(c, &g->failure);
         return;
     }
+    if (g->kind == GEN_MESSAGE) { /* its end has been told with the last block */
+        if (g->failure.status != 0) {
+            buf_clear(b);
+            buf_add(b, STR("event: error\ndata: "));
+            messages_error_json(&g->failure, b);
+            emit(g);
+        }
+        call_stream_end(c);
+        return;
+    }
     if (g->failure.status != 0) {
         buf_clear(b);
         buf_add(b, STR("data: "));
@@ -560,6 +616,8 @@ static void finish_whole(struct generation *g)
     buf_init(&out, REQ_ANSWER_BYTES_MAX);
     if (g->kind == GEN_EMBEDDING)
         answer_embeddings(g, &out);
+    else if (g->kind == GEN_MESSAGE)
+        messages_whole(g, &out);
     else
         answer_whole(g, &out);
     call_reply_buf(g->call, &out);

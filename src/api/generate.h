@@ -12,15 +12,17 @@
 #define API_GENERATE_H
 
 #include "api/fields.h"
+#include "api/messages.h"
 #include "api/speech.h"
 #include "text/detok.h"
 
-enum generation_kind { GEN_CHAT, GEN_COMPLETION, GEN_EMBEDDING };
+enum generation_kind { GEN_CHAT, GEN_COMPLETION, GEN_EMBEDDING, GEN_MESSAGE };
 
 /* What has been said of one choice. */
 struct said {
     struct detok detok;
     struct speech *speech; /* calls and reasoning are split off; NULL = the text is the answer */
+    struct blocks *blocks; /* of GEN_MESSAGE */
     uint32_t n_fed;        /* ids that became text */
     uint32_t n_told;       /* ids that were reported: log-probabilities, token ids */
     uint64_t n_chars;      /* code points of the text so far; text_offset counts them */

@@ -65,6 +65,18 @@ static const char schemas[] =
     "\"reasoning_effort\":{\"type\":\"string\"},\"reasoning\":{\"type\":\"object\"},"
     WHOLE("thinking_budget", 0, 134217728)
     GRAMMAR_FIELDS SHARED_FIELDS "}},"
+    "\"MessagesRequest\":{\"type\":\"object\",\"required\":[\"messages\",\"max_tokens\"],\"properties\":{"
+    "\"model\":{\"type\":\"string\"},"
+    "\"messages\":{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\","
+    "\"required\":[\"role\",\"content\"],"
+    "\"properties\":{\"role\":{\"type\":\"string\",\"enum\":[\"user\",\"assistant\"]},"
+    "\"content\":{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"items\":{\"type\":\"object\"}}]}}}},"
+    "\"system\":{\"type\":\"string\"},\"stop_sequences\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},"
+    "\"tools\":{\"type\":\"array\",\"items\":{\"type\":\"object\",\"required\":[\"name\",\"input_schema\"],"
+    "\"properties\":{\"name\":{\"type\":\"string\"},\"input_schema\":{\"type\":\"object\"}}}},"
+    "\"tool_choice\":{\"type\":\"object\"},\"thinking\":{\"type\":\"object\"},"
+    FLAG("stream") NUMBER("temperature", 0, 2) NUMBER("top_p", 0, 1) WHOLE("max_tokens", 1, 134217728)
+    "\"metadata\":{\"type\":\"object\"}}},"
     "\"CompletionRequest\":{\"type\":\"object\",\"required\":[\"prompt\"],\"properties\":{"
     "\"prompt\":{\"oneOf\":[{\"type\":\"string\",\"minLength\":1},{\"type\":\"array\",\"items\":{\"type\":\"string\"},"
     "\"minItems\":1,\"maxItems\":256},"

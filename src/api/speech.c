@@ -65,6 +65,16 @@ static void add_inside(struct buf *b, struct str text)
 static void on_event(void *user, const struct tool_event *ev)
 {
     struct speech *s = user;
+    if (s->blocks != NULL) {
+        char id[ID_CHARS_MAX + 8] = "";
+        if (ev->kind == TOOL_CALL_BEGIN) {
+            s->n_calls++;
+            make_id(s, ev, id);
+        }
+        if (ev->kind != TOOL_REASONING || s->ask->include_reasoning)
+            blocks_event(s->blocks, ev, ev->id.n > 0 ? ev->id : str_of(id));
+        return;
+    }
     switch (ev->kind) {
     case TOOL_CONTENT: buf_add(&s->content, ev->text); return;
     case TOOL_REASONING:
@@ -114,6 +124,8 @@ static enum err check(const struct speech *s)
 {
     TRY(buf_check(&s->content, "an answer", NULL));
     TRY(buf_check(&s->reasoning, "an answer", NULL));
+    if (s->blocks != NULL)
+        TRY(buf_check(&s->blocks->out, "an answer", NULL));
     return buf_check(&s->calls, "an answer", NULL);
 }
 

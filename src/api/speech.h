@@ -1,19 +1,21 @@
 /* One choice of a chat answer that is looked through for calls and reasoning: from the parser's events to what a client
- * is told. The events know nothing of a wire format; the functions below write OpenAI's, whole and in deltas. Another
- * form (blocks that begin, grow and end) needs another writer and nothing else.
+ * is told. The events know nothing of a wire format; the functions below write OpenAI's, whole and in deltas, and
+ * struct blocks Anthropic's.
  *
  * Threads: the network thread of its call. */
 #ifndef API_SPEECH_H
 #define API_SPEECH_H
 
+#include "api/messages.h"
 #include "api/tools.h"
 
 struct speech {
     struct tool_parser *parser;
     const struct tool_ask *ask;
     const struct tool_dialect *dialect;
-    uint64_t id_seed; /* of the ids of its calls: a function of the request */
-    bool is_stream;   /* what was told is forgotten */
+    uint64_t id_seed;      /* of the ids of its calls: a function of the request */
+    bool is_stream;        /* what was told is forgotten */
+    struct blocks *blocks; /* told in blocks instead of the three below; borrowed */
     struct buf content, reasoning;
     struct buf calls; /* elements of tool_calls */
     bool is_open;     /* the last of them is still being written */
