@@ -328,7 +328,11 @@ static void emit(struct generation *g)
         char id[40];
         const int n = snprintf(id, sizeof id, "id: %llu\n", (unsigned long long)replay_count(g->replay));
         replay_add(g->replay, buf_str(b));
-        call_stream_write(c, (struct str){id, (size_t)n});
+        if (buf_room(b, (size_t)n) != NULL) { /* before the event, so that both leave in one piece */
+            memmove(b->p + n, b->p, b->n + 1);
+            memcpy(b->p, id, (size_t)n);
+            b->n += (size_t)n;
+        }
     }
     call_stream_write(c, buf_str(b));
 }

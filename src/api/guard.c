@@ -17,6 +17,8 @@
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 enum scan {
@@ -46,6 +48,7 @@ struct conn {
     uint8_t scan;    /* enum scan */
     uint8_t n_match; /* letters of Transfer-Encoding that the header's name has so far; NO_MATCH: it is another */
     bool is_chunked;
+    bool is_ours;   /* its request came to a call: what is answered is our own */
     bool is_broken; /* chunks that evhttp would read in quadratic time or not at all */
 };
 
@@ -276,8 +279,10 @@ static void on_input(struct evbuffer *in, const struct evbuffer_cb_info *info, v
         return;
     }
     const uint64_t now = clock_now(s->o.clock);
-    if (k->t_first_ns == 0)
+    if (k->t_first_ns == 0) {
         k->t_first_ns = now;
+        k->is_ours = false;
+    }
     k->n_bytes += info->n_added;
     const uint64_t allowed_ns =
         (uint64_t)HTTP_REQUEST_MS * NS_PER_MS + k->n_bytes * (NS_PER_S / (uint64_t)HTTP_BYTES_PER_S_MIN);
@@ -288,6 +293,69 @@ static void on_input(struct evbuffer *in, const struct evbuffer_cb_info *info, v
         k->n_bytes > HTTP_SURPLUS * body_max + HTTP_HEAD_BYTES_MAX ||
         evbuffer_get_length(in) > 2 * body_max + 4 * (uint64_t)HTTP_HEAD_BYTES_MAX)
         cut(n, bev);
+}
+
+/* ---- what evhttp answers by itself ----
+ *
+ * A request that it cannot read never comes to a call: evhttp answers with a page of its own. It is exchanged for an
+ * error as all others are, before a byte of it has left. */
+
+static void add_error_page(int status, struct buf *out)
+{
+    struct api_error ae = {0};
+    struct buf body;
+    buf_init(&body, 8 * ERROR_TEXT_MAX);
+    if (status == 413)
+        api_fail_code(&ae, status, NULL, "request_too_large", "the body of the request is too large");
+    else
+        api_fail(&ae, status, NULL, status < 500 ? "the request could not be read" : "the server is out of memory");
+    api_error_json(&ae, &body);
+    buf_addf(out,
+        "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", status,
+        status == 413   ? "Request Entity Too Large"
+        : status == 400 ? "Bad Request"
+                        : "Error",
+        body.n);
+    buf_add(out, buf_str(&body));
+    buf_fini(&body);
+}
+
+static void exchange_page(evutil_socket_t fd, short what, void *arg)
+{
+    struct bufferevent *bev = arg;
+    struct evbuffer *out = bufferevent_get_output(bev);
+    char line[16] = "";
+    struct buf page;
+    (void)fd;
+    (void)what;
+    buf_init(&page, 16 * ERROR_TEXT_MAX);
+    bufferevent_event_cb is_alive = NULL; /* taken away when evhttp lets go of it */
+    bufferevent_getcb(bev, NULL, NULL, &is_alive, NULL);
+    if (is_alive != NULL && evbuffer_copyout(out, line, sizeof line - 1) == (ev_ssize_t)sizeof line - 1)
+        add_error_page((int)strtol(line + 9, NULL, 10), &page);
+    if (page.n > 0 && page.failure == OK) {
+        evbuffer_unfreeze(out, 1);
+        (void)evbuffer_drain(out, evbuffer_get_length(out));
+        evbuffer_freeze(out, 1);
+        (void)evbuffer_add(out, page.p, page.n);
+    }
+    buf_fini(&page);
+    bufferevent_decref(bev);
+}
+
+static void on_output(struct evbuffer *out, const struct evbuffer_cb_info *info, void *arg)
+{
+    struct bufferevent *bev = arg;
+    struct net *n = own_net;
+    const struct conn *k = n != NULL && info->orig_size == 0 && info->n_added > 0 ? conn_of(n->s, bev) : NULL;
+    char line[10];
+    if (k == NULL || k->is_ours || evbuffer_copyout(out, line, sizeof line) != (ev_ssize_t)sizeof line ||
+        (line[9] != '4' && line[9] != '5')) /* "HTTP/1.1 4"; a 100 is evhttp's own too */
+        return;
+    /* evhttp goes on adding to its page: it is whole when the loop comes to the next callback, before any socket */
+    bufferevent_incref(bev);
+    if (event_base_once(n->base, -1, EV_TIMEOUT, exchange_page, bev, NULL) != 0)
+        bufferevent_decref(bev);
 }
 
 struct bufferevent *guard_bufferevent(struct event_base *base, void *arg)
@@ -301,6 +369,7 @@ struct bufferevent *guard_bufferevent(struct event_base *base, void *arg)
     n->conn_serial += HTTP_NET_THREADS_MAX; /* so that no two threads give the same number */
     bufferevent_setwatermark(bev, EV_WRITE, 0, n->conn_serial + n->index + 1);
     evbuffer_add_cb(bufferevent_get_input(bev), on_input, bev);
+    evbuffer_add_cb(bufferevent_get_output(bev), on_output, bev);
     return bev;
 }
 
@@ -313,6 +382,6 @@ const char *guard_verdict(struct net *n, struct evhttp_request *req, bool *has_m
     if (k == NULL)
         return NULL;
     const char *wrong = k->wrong;
-    *k = (struct conn){.serial = k->serial};
+    *k = (struct conn){.serial = k->serial, .is_ours = true};
     return wrong;
 }
