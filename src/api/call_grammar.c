@@ -5,8 +5,11 @@
 
 static bool refuse(const struct error *e, const char *field, struct api_error *ae)
 {
-    if (e->code != ERR_AGAIN)
-        return api_fail_err(ae, e, field);
+    struct error named = *e;
+    if (e->code != ERR_AGAIN) {
+        (void)error_prefix(&named, "'%s'", field);
+        return api_fail_err(ae, &named, field);
+    }
     api_fail(ae, 429, field, "the server is busy: %s", e->text);
     ae->retry_s = 1;
     return false;

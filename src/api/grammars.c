@@ -2,7 +2,7 @@
  *
  * An entry is in the table from the moment somebody asks for its source: queued, being compiled, or done. Only done
  * entries are thrown out; a queued one goes when nobody waits for it any more. The bytes of a grammar grow with the
- * masks that it has cached, so they are counted anew whenever one is added.
+ * masks that it has cached, so they are counted anew now and then.
  *
  * A hit is proved: same kind, same whitespace, same text, byte by byte. */
 #include "api/grammars.h"
@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #define BUCKETS      1024
+#define RECOUNT      64 /* compilations */
 #define COMPILE_NICE 10 /* against threads that compute: a tenth of a core when all are busy */
 
 enum entry_state { ENTRY_QUEUED, ENTRY_COMPILING, ENTRY_DONE };
@@ -48,6 +49,7 @@ struct grammars {
     bool has_thread, stop;
     struct grammars_entry *buckets[BUCKETS];
     struct entry_list done, queued;
+    uint32_t since_count; /* compilations since the bytes of all were counted */
     struct grammars_numbers numbers;
 };
 
@@ -105,23 +107,27 @@ static void entry_free(struct grammars *g, struct grammars_entry *x)
     mem_free(x);
 }
 
+static uint64_t entry_bytes(const struct grammars_entry *x)
+{
+    return sizeof *x + x->src.text.n + (x->grammar != NULL ? grammar_bytes(x->grammar) : 0);
+}
+
+/* An entry was added in front. */
 static void trim(struct grammars *g)
 {
-    uint64_t bytes = 0;
-    struct grammars_entry *next;
-    uint32_t n = 0;
-    for (struct grammars_entry *x = g->done.first; x != NULL; x = next) {
-        next = x->next;
-        const uint64_t own = sizeof *x + x->src.text.n + (x->grammar != NULL ? grammar_bytes(x->grammar) : 0);
-        if ((bytes + own > GRAMMARS_BYTES_MAX && n > 0) || n == GRAMMARS_MAX) {
-            list_remove(&g->done, x);
-            entry_free(g, x);
-            continue;
-        }
-        bytes += own;
-        n++;
+    g->numbers.bytes += entry_bytes(g->done.first);
+    if (++g->since_count >= RECOUNT || g->numbers.bytes > GRAMMARS_BYTES_MAX) {
+        g->since_count = 0;
+        g->numbers.bytes = 0;
+        for (const struct grammars_entry *x = g->done.first; x != NULL; x = x->next)
+            g->numbers.bytes += entry_bytes(x);
     }
-    g->numbers.bytes = bytes;
+    while (g->done.n > 1 && (g->done.n > GRAMMARS_MAX || g->numbers.bytes > GRAMMARS_BYTES_MAX)) {
+        struct grammars_entry *x = g->done.last;
+        g->numbers.bytes -= MIN(g->numbers.bytes, entry_bytes(x));
+        list_remove(&g->done, x);
+        entry_free(g, x);
+    }
 }
 
 /* ---- asks ---- */
@@ -248,12 +254,12 @@ static void compile(struct grammars *g, struct grammars_entry *x)
     g->numbers.compile_ns += ns;
     g->numbers.compile_max_ns = MAX(g->numbers.compile_max_ns, ns);
     answer_asks(x);
-    list_add(&g->done, x, true);
     if (e.code == ERR_NOMEM) { /* it may work the next time */
-        list_remove(&g->done, x);
         entry_free(g, x);
+    } else {
+        list_add(&g->done, x, true);
+        trim(g);
     }
-    trim(g);
     pthread_mutex_unlock(&g->lock);
 }
 

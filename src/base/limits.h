@@ -222,7 +222,7 @@
 #define TOOL_CALLS_MAX        128         /* of one message that is sent back */
 
 /* The HTTP server: grammars. */
-#define GRAMMARS_MAX       4096        /* kept compiled, or as errors; agents use the same few dozen */
+#define GRAMMARS_MAX       1024        /* kept compiled, or as errors; agents use the same few dozen */
 #define GRAMMARS_BYTES_MAX (256 * MIB) /* of them with their masks; a tool's schema takes some hundred KB */
 #define GRAMMARS_QUEUE_MAX 64          /* that wait to be compiled: at worst a fifth of a second each */
 
