@@ -22,6 +22,11 @@
 #define TEAM_THREADS_MAX    512     /* the largest two-socket machines */
 #define TEAM_SPIN_NS_MAX    20000   /* about one small matrix product; longer would burn a core that others need */
 
+/* How long a worker stays away whose core another process wanted: several turns of it; and until a core that fell free
+ * is used again. */
+#define TEAM_NAP_NS_MIN 25000000
+#define TEAM_NAP_NS_MAX 400000000
+
 /* Paths and names. */
 #define PATH_BYTES_MAX 4096 /* PATH_MAX of Linux */
 

@@ -13,6 +13,11 @@
  * against each other; each notes its core and yields in that case. Measured on 2 cores with tiles of 2 us, 4 tiles a
  * job: 4.3 us with both cores; 7.9 us pinned to one core with the yield, up to 30 us without.
  *
+ * A worker whose core another process wants is stopped in the middle of a tile, for as long as that process's turn
+ * takes (milliseconds), and everybody waits for the tile. So a worker that the kernel kept waiting lies down for a
+ * while: the caller then has a core to itself, which is worth more than half of two that stop again and again. It tries
+ * again, more and more rarely while that goes on. Time spent waiting for a core is the kernel's own figure (schedstat).
+ *
  * `epoch` counts jobs; it only says "look at the ticket". Sleeping follows the ring's rule: one side stores then looks
  * whether anybody sleeps, the other announces its sleep then looks again; the futex compares the value once more. */
 #include "base/team.h"
@@ -24,14 +29,17 @@
 #include "base/ring.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -39,12 +47,19 @@
 
 #define SPINS_PER_LOOK 32 /* pauses between looks at the clock: about 1 us, so the bound holds */
 #define CPU_NONE       (-1)
+#define LONG_NS        (1 * NS_PER_MS)     /* a job that took longer may have been stopped */
+#define STOPPED_NS     (3 * NS_PER_MS / 2) /* waiting for a core this long is another process's turn */
+#define LOOK_NS        (10 * NS_PER_MS) /* between looks at the kernel's figure: many short waits are not a long one */
 
 struct team_worker {
     _Alignas(CACHE_LINE) struct team *team;
     pthread_t thread;
     uint32_t index;  /* 1 .. n_threads - 1 */
     _Atomic int cpu; /* where it runs; CPU_NONE while it sleeps */
+    /* Its own business: */
+    int delays;                   /* schedstat of this thread; -1: not there */
+    uint64_t delay_ns, looked_ns; /* its figure, and when it was read */
+    uint64_t nap_ns, nap_end_ns;  /* the last nap */
 };
 
 struct team {
@@ -56,12 +71,12 @@ struct team {
     _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* jobs so far; the workers' futex */
     _Atomic uint32_t n_asleep;                   /* workers in the futex or about to be */
     _Atomic int caller_cpu;                      /* where team_run was last called */
-    atomic_bool stopping;
-    _Alignas(CACHE_LINE) uint32_t n_threads; /* constant */
-    bool may_spin;                           /* constant */
-    bool running;                            /* caller only; catches nested runs */
-    struct clock clock;                      /* constant */
-    struct team_worker *workers;             /* n_threads - 1 */
+    _Atomic uint32_t stopping;                   /* the futex of those who lie down */
+    _Alignas(CACHE_LINE) uint32_t n_threads;     /* constant */
+    bool may_spin;                               /* constant */
+    bool running;                                /* caller only; catches nested runs */
+    struct clock clock;                          /* constant */
+    struct team_worker *workers;                 /* n_threads - 1 */
 };
 
 static void futex_wait(_Atomic uint32_t *at, uint32_t value)
@@ -168,6 +183,50 @@ static void note_cpu(_Atomic int *at)
         atomic_store_explicit(at, cpu, memory_order_relaxed);
 }
 
+/* Nanoseconds that this thread was ready to run and waited for a core, since it began. */
+static uint64_t read_delay(const struct team_worker *w)
+{
+    char text[96];
+    const ssize_t n = pread(w->delays, text, sizeof text - 1, 0);
+    text[MAX(n, 0)] = '\0';
+    const char *second = strchr(text, ' '); /* time on a core, time waiting for one, turns */
+    return second != NULL ? strtoull(second, NULL, 10) : 0;
+}
+
+static void lie_down(struct team_worker *w)
+{
+    struct team *t = w->team;
+    const uint64_t now = clock_now(&t->clock);
+    const bool again = w->nap_ns > 0 && now - w->nap_end_ns < TEAM_NAP_NS_MIN;
+    w->nap_ns = again ? MIN(2 * w->nap_ns, (uint64_t)TEAM_NAP_NS_MAX) : TEAM_NAP_NS_MIN;
+    const struct timespec nap = {0, (long)w->nap_ns};
+    atomic_store_explicit(&w->cpu, CPU_NONE, memory_order_relaxed);
+    syscall(SYS_futex, &t->stopping, FUTEX_WAIT_PRIVATE, 0, &nap, NULL, 0);
+    w->nap_end_ns = w->looked_ns = clock_now(&t->clock);
+    w->delay_ns = read_delay(w);
+}
+
+/* work, and a nap after a job in which another process had our core. */
+static void take_part(struct team_worker *w)
+{
+    struct team *t = w->team;
+    const uint64_t start = clock_now(&t->clock);
+    if (w->delays >= 0 && start - w->looked_ns > LOOK_NS) {
+        w->looked_ns = start;
+        w->delay_ns = read_delay(w);
+    }
+    const uint32_t n = work(t, w->index);
+    if (n > 0)
+        report(t, n);
+    if (w->delays < 0 || clock_now(&t->clock) - start < LONG_NS)
+        return;
+    const uint64_t delay = read_delay(w);
+    const bool stopped = delay - w->delay_ns > STOPPED_NS;
+    w->delay_ns = delay;
+    if (stopped)
+        lie_down(w);
+}
+
 static void worker_sleep(struct team *t, uint32_t seen)
 {
     atomic_fetch_add(&t->n_asleep, 1);
@@ -184,6 +243,7 @@ static void *worker_main(void *arg)
     snprintf(name, sizeof name, "quern-w%u", w->index % 1000000);
     pthread_setname_np(pthread_self(), name);
     team_flush_denormals();
+    w->delays = t->may_spin ? open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC) : -1;
     uint32_t seen = 0;
     for (;;) {
         if (!spin_until(t, w->index, &t->epoch, seen, false)) {
@@ -193,12 +253,13 @@ static void *worker_main(void *arg)
         if (t->may_spin)
             note_cpu(&w->cpu);
         seen = atomic_load(&t->epoch);
-        if (atomic_load(&t->stopping))
-            return NULL;
-        const uint32_t n = work(t, w->index);
-        if (n > 0)
-            report(t, n);
+        if (atomic_load(&t->stopping) != 0)
+            break;
+        take_part(w);
     }
+    if (w->delays >= 0)
+        close(w->delays);
+    return NULL;
 }
 
 static void announce(struct team *t, uint32_t n_wanted)
@@ -288,7 +349,8 @@ void team_free(struct team *t)
 {
     if (t == NULL)
         return;
-    atomic_store(&t->stopping, true);
+    atomic_store(&t->stopping, 1);
+    futex_wake(&t->stopping, t->n_threads);
     announce(t, t->n_threads);
     for (uint32_t i = 1; i < t->n_threads; i++)
         pthread_join(t->workers[i - 1].thread, NULL);

@@ -2,6 +2,8 @@
  * tiles, which whoever is free claims one by one, and returns when all are done. It waits for tiles, never for threads:
  * a worker that sleeps or lost its core to another process simply takes no part, and the caller does the rest.
  *
+ * A worker that another process kept from its core for milliseconds stays away for some tens of them.
+ *
  * Between jobs a worker spins for at most TEAM_SPIN_NS_MAX, then sleeps on a futex; with more threads than cores nobody
  * spins. Threads are not pinned. Workers flush denormals to zero and block all signals.
  *
