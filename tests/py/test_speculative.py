@@ -15,7 +15,11 @@ PROMPTS = ["First Citizen: speak, speak, speak, speak. All: speak,", "To be, or 
            "All: We know't, we know't. First Citizen: Let us kill him, and we'll have corn at our own price. All:"]
 WAYS = [{"temperature": 0}, {"temperature": 0.8, "seed": 3}, {"temperature": 1, "top_p": 0.9, "seed": 4, "n": 2},
         {"temperature": 0.7, "top_k": 20, "presence_penalty": 0.5, "repetition_penalty": 1.1, "seed": 5},
-        {"temperature": 0.9, "min_p": 0.05, "logprobs": 2, "seed": 6, "stop": [":"], "min_tokens": 6}]
+        {"temperature": 0.9, "min_p": 0.05, "logprobs": 2, "seed": 6, "stop": [":"], "min_tokens": 6},
+        {"temperature": 0.9, "seed": 7, "structured_outputs": {"regex": "(the (king|duke|queen) and )+the end"}},
+        {"temperature": 0, "logprobs": 1, "structured_outputs": {"regex": "(to be, or not to (be|have), )+"}},
+        {"temperature": 1, "seed": 8, "n": 2, "structured_outputs": {
+            "json": {"type": "array", "items": {"enum": ["alas", "woe"]}, "minItems": 4, "maxItems": 9}}}]
 
 
 @pytest.fixture(scope="module")
