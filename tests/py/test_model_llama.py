@@ -10,11 +10,11 @@ next token:
     llama.cpp, OpenBLAS      99.96%                      0.001 nat            33.267
     llama.cpp as it comes    96.02%                      0.540 nat            33.342
 
-So quern is held to llama.cpp with OpenBLAS, on the model's own file (measured: 99.95%, 0.008 nat, 0.0004%), and to exact
-arithmetic: 99.5%, 0.02 nat and 0.05%, which the choices of llama.cpp as it comes must miss. With that one quern agrees
-as often as it agrees with itself, 96.0%: no program can do better than by making the same rounding errors, and rounding
-by its rule (scales in f16 too) gave 95.9%, since every later difference in the order of additions is magnified as well.
-Bars there, a little above its own distance from exact: 95%, 0.6 nat and 0.3%.
+So quern is held to llama.cpp with OpenBLAS, on the model's own file (measured: 99.95%, 0.008 nat, 0.0004%), and to
+exact arithmetic: 99.5%, 0.02 nat and 0.05%, which the choices of llama.cpp as it comes must miss. With that one quern
+agrees as often as it agrees with itself, 96.0%: no program can do better than by making the same rounding errors, and
+rounding by its rule (scales in f16 too) gave 95.9%, since every later difference in the order of additions is magnified
+as well. Bars there, a little above its own distance from exact: 95%, 0.6 nat and 0.3%.
 The first window of 2,048 tokens is checked here; all four when QUERN_GOLDEN_ALL is set, which `make goldens` does.
 """
 import json
