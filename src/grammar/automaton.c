@@ -234,9 +234,8 @@ static bool choose(struct assembly *w)
             height = MAX(height, kid->rule != 0 ? 0 : kid->height);
         }
         x->height = height + 1; /* from here on: with the rules that are written out */
-        const bool root = id == w->root;
-        const bool counted = x->type == EXPR_REPEAT && !x->expand && !root && x->rule == 0 &&
-                             x->size > COUNT_SIZE_MAX && (x->max != EXPR_UNBOUNDED || x->min > 1);
+        const bool counted = x->type == EXPR_REPEAT && !x->expand && x->rule == 0 && x->size > COUNT_SIZE_MAX &&
+                             (x->max != EXPR_UNBOUNDED || x->min > 1);
         const bool shared = x->refs > 1 && x->size > SHARE_SIZE_MAX;
         if (x->rule == 0 && (counted || shared || x->height > GRAMMAR_HEIGHT_MAX) && !make_rule(w, id, counted))
             return false;
@@ -610,12 +609,13 @@ static void fill(const struct assembly *w, struct automaton *a)
 
 enum err automaton_make(struct build *b, expr_id root, struct automaton *a, struct error *e)
 {
-    struct assembly w = {.b = b, .root = root};
     struct counts c = {0};
     *a = (struct automaton){0};
     TRY(build_check(b, e));
     if (root == 0)
         return FAIL(e, ERR_INVALID, "no text can match the grammar");
+    struct assembly w = {.b = b, .root = expr_rule_new(b)}; /* so that the whole may be a counted repetition */
+    expr_rule_set(b, w.root, root);
     for (bool exact = false; !exact && !build_failed(b);) {
         w.n_order = 0;
         if (survey(&w) && solve_nullable(&w) && choose(&w) && make_machines(&w) && solve_need(&w) &&

@@ -279,9 +279,9 @@ static bool descend_nearly(struct descent *d, const struct token_class *c, uint3
         const struct trie_node *node = &trie->nodes[i];
         const bool starts = (c->starts[node->byte / 64] >> (node->byte % 64) & 1) != 0;
         const bool in_class = starts || (node->depth > 1 && node->byte >= 0x80);
-        const uint32_t m = in_class && node->depth <= GRAMMAR_TOKEN_DEPTH_MAX
-                               ? automaton_next(a, &a->states[models[node->depth - 1]], node->byte)
-                               : NONE32;
+        if (node->depth > GRAMMAR_TOKEN_DEPTH_MAX)
+            return false;
+        const uint32_t m = in_class ? automaton_next(a, &a->states[models[node->depth - 1]], node->byte) : NONE32;
         if (m == NONE32) {
             i = node->end;
             continue;

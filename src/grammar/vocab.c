@@ -1,8 +1,8 @@
 /* The vocabulary as a trie over bytes, made once per model. Tokens are sorted by their bytes, so the nodes come out in
  * the order of a walk, and a subtree is a stretch of the array: what a byte rules out is skipped by one jump.
  *
- * A control token is GRAMMAR_CONTROL and its name. Tokens without bytes, holes and the unknown token stand for no text
- * and are in no mask. */
+ * A control token is GRAMMAR_CONTROL and its name. Tokens without bytes, holes, the unknown token and the token of that
+ * byte itself, which no text has, are in no mask. */
 #include "base/vocab.h"
 #include "grammar/automaton.h"
 
@@ -16,7 +16,10 @@ static bool is_control(uint8_t flags)
 
 static bool has_text(const struct vocab_view *view, uint32_t id)
 {
-    return (view->flags[id] & (VOCAB_HOLE | VOCAB_UNKNOWN)) == 0 && vocab_bytes(view, id).n > 0;
+    const struct str t = vocab_bytes(view, id);
+    if ((view->flags[id] & (VOCAB_HOLE | VOCAB_UNKNOWN)) != 0 || t.n == 0)
+        return false;
+    return is_control(view->flags[id]) || memchr(t.p, GRAMMAR_CONTROL, t.n) == NULL;
 }
 
 static enum err copy_tokens(struct grammar_vocab *v, const struct vocab_view *view, struct error *e)
