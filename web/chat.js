@@ -82,6 +82,14 @@ function problemOf(message) {
   return box;
 }
 
+/* What a model says before its answer, folded. */
+function thoughtOf(message) {
+  const text = el("div", "", message.reasoning ?? "");
+  const box = el("details", "thought", el("summary", "", "Reasoning"), text);
+  box.hidden = !message.reasoning;
+  return { box, text };
+}
+
 function nodeOf(message, index) {
   const job = jobs.get(current.id);
   const isGrowing = job?.message === message;
@@ -90,12 +98,13 @@ function nodeOf(message, index) {
   const text = el("div", message.role === "user" ? "text" : "md");
   if (message.role === "user") text.textContent = message.content;
   else if (!isGrowing) render(text, message.content);
-  node.append(text);
+  const thought = thoughtOf(message);
+  node.append(thought.box, text);
   if (message.error && !isGrowing) node.append(problemOf(message));
   const foot = footOf(message, index, isGrowing);
   node.append(foot);
   if (isGrowing) {
-    job.view = { text, stream: new Stream(text), stats: foot.firstChild };
+    job.view = { text, thought, stream: new Stream(text), stats: foot.firstChild };
     draw(job);
   }
   return node;
@@ -134,6 +143,11 @@ function scroll(force) {
 function draw(job) {
   job.frame = 0;
   if (!job.view) return;
+  const { reasoning } = job.message;
+  if (reasoning) {
+    job.view.thought.text.textContent = reasoning;
+    job.view.thought.box.hidden = false;
+  }
   job.view.stream.set(job.message.content);
   job.view.text.classList.toggle("waiting", !job.message.content);
   job.view.stats.textContent = job.first ? statsText(live(job)) : "";
@@ -173,11 +187,12 @@ async function answer(conversation) {
   jobs.set(conversation.id, job);
   if (conversation === current) show();
   let saved = job.started, finish, usage;
-  const onText = (text) => {
+  const onText = (text, reasoning) => {
     job.last = performance.now();
     job.first ??= job.last;
     job.pieces++;
     message.content += text;
+    if (reasoning) message.reasoning = (message.reasoning ?? "") + reasoning;
     if (job.last - saved > SAVE_MS) {
       saved = job.last;
       store.save(conversation);

@@ -79,7 +79,7 @@ export async function* events(body) {
   }
 }
 
-/* One answer. Calls onText(delta) as it comes; resolves to { finish, usage } or throws a ServerError; aborting the
+/* One answer. Calls onText(text, reasoning) as it comes, either of which may be empty; resolves to { finish, usage } or throws a ServerError; aborting the
  * signal closes the connection, at which the server stops computing. */
 export async function chat(request, signal, onText) {
   const response = await fetch("v1/chat/completions", {
@@ -96,7 +96,8 @@ export async function chat(request, signal, onText) {
     if (chunk.error) throw new ServerError(chunk.error.code || 500, chunk.error.message || "the answer failed");
     if (chunk.usage) out.usage = chunk.usage;
     const choice = chunk.choices?.[0];
-    if (choice?.delta?.content) onText(choice.delta.content);
+    const { content, reasoning_content: reasoning } = choice?.delta ?? {};
+    if (content || reasoning) onText(content || "", reasoning || "");
     if (choice?.finish_reason) out.finish = choice.finish_reason;
   }
   if (out.finish) return out;

@@ -50,6 +50,7 @@ class Script:
     """What the server does, set by a test; and what it saw, read by it."""
 
     def __init__(self):
+        self.reasoning = []  # pieces before the answer
         self.answer = "Hello from the script."
         self.delay_s = 0.0  # between two pieces
         self.refusal = None  # (status, message, extra headers), for the next request only
@@ -136,6 +137,8 @@ class Handler(BaseHTTPRequestHandler):
         pieces = re.findall(r"\s*\S+\s*", script.answer)
         self.wfile.write(b": a comment, as servers send while one waits\n\n")
         self.event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+        for piece in script.reasoning:
+            self.event({"choices": [{"index": 0, "delta": {"reasoning_content": piece, "reasoning": piece}}]})
         for piece in pieces:
             self.event({"choices": [{"index": 0, "delta": {"content": piece}}]})
             time.sleep(script.delay_s)

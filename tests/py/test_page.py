@@ -167,6 +167,21 @@ def test_hostile_text_runs_nothing_and_asks_nobody(visit, scripted):
     v.page.wait_for_function("window.hit")
 
 
+def test_reasoning_is_folded_before_the_answer(visit, scripted):
+    scripted.script.reasoning, scripted.script.answer = ["First <b>", " then."], "So."
+    try:
+        v = visit(scripted.url)
+        v.say("think")
+        assert v.answer() == "So."
+        box = v.page.locator("details.thought").last
+        expect(box).to_be_visible()
+        assert box.get_attribute("open") is None
+        box.locator("summary").click()
+        assert box.locator("div").inner_text() == "First <b> then."  # letters
+    finally:
+        scripted.script.reasoning = []
+
+
 def test_markdown_while_it_streams_is_markdown_at_the_end(visit, scripted):
     scripted.script.answer = ("# Title\n\nA *b* **c** `d`\n\n1. one\n2. two\n   - deep\n\n"
                               "| a | b |\n|--|--:|\n| 1 | 2 |\n\n"

@@ -92,7 +92,8 @@ def written(source, calls):
     turn = {"role": "assistant", "content": "", "tool_calls": [
         {"id": f"abcdefgh{i}", "type": "function", "function": {"name": n, "arguments": a}}
         for i, (n, a) in enumerate(calls)]}
-    whole, _, why = Quern().render(source, {**case, "messages": case["messages"] + [turn], "add_generation_prompt": False})
+    case = {**case, "messages": case["messages"] + [turn], "add_generation_prompt": False}
+    whole, _, why = Quern().render(source, case)
     assert whole is not None, why
     return prompt, whole
 

@@ -1,5 +1,5 @@
-"""Tool calls and reasoning over HTTP, as the `openai` client uses them; on the tiny model, which knows nothing of tools:
-whatever it answers under a constraint must be a call all the same."""
+"""Tool calls and reasoning over HTTP, as the `openai` client uses them; on the tiny model, which knows nothing of
+tools: whatever it answers under a constraint must be a call all the same."""
 import json
 
 import jsonschema
@@ -180,8 +180,8 @@ def test_parse_helper_with_pydantic_tools(hermes):
 
 
 def tool_loop(q):
-    """A forced call, its result, and the next turn: (tokens of the first prompt, of it found in the cache by the second).
-    The second prompt begins with the very bytes of the first turn."""
+    """A forced call, its result, and the next turn: tokens of the first prompt, and those that the second finds in the
+    cache. The second prompt begins with the very bytes of the first turn."""
     client = client_of(q)
     messages = list(ASK)
     tools = [{"type": "function", "function": {"name": "weather", "parameters": {
@@ -320,7 +320,8 @@ def test_hostile_tools_are_answered(hermes):
 def test_no_syntax_no_tools(tmp_path):
     with serve(tmp_path, HERMES, "--tool-call-parser", "none") as q:
         status, answer = q.post("/v1/chat/completions", messages=ASK, tools=TOOLS)
-        assert status == 400 and answer["error"]["param"] == "tools" and "--tool-call-parser" in answer["error"]["message"]
+        assert status == 400 and answer["error"]["param"] == "tools"
+        assert "--tool-call-parser" in answer["error"]["message"]
     from subprocess import run
     from cli_models import quern_bin
     from server_quern import TINY
