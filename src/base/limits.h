@@ -241,8 +241,8 @@
 
 /* Grammars: what a client may ask for, and what a walk may hold. */
 #define GRAMMAR_TEXT_BYTES_MAX    (1 << 20) /* one schema, pattern or grammar; the largest public schemas have 300 KB */
-#define GRAMMAR_STEPS_MAX         8000000   /* of compiling: below 200 ms of one core; a tool's schema takes 100,000 */
-#define GRAMMAR_BUILD_BYTES_MAX   (64 * MIB) /* while compiling; given back at its end */
+#define GRAMMAR_STEPS_MAX         4000000   /* of compiling: 120 ms of one core; a tool's schema takes 20,000 */
+#define GRAMMAR_BUILD_BYTES_MAX   (48 * MIB) /* while compiling; given back at its end */
 #define GRAMMAR_BYTES_MAX         (16 * MIB) /* one compiled grammar; a tool's schema takes 100 KB */
 #define GRAMMAR_STATES_MAX        200000     /* of one grammar: 8 MB; a tool's schema has 1,000 */
 #define GRAMMAR_RULES_MAX         20000      /* that call each other */
@@ -250,47 +250,47 @@
 #define GRAMMAR_GROUPS_MAX        200        /* brackets inside each other in a pattern: the parser recurses */
 #define GRAMMAR_COUNT_MAX         (1 << 24)  /* in a quantifier; counters hold 32 bits */
 #define GRAMMAR_DEPTH_MAX         128        /* rules inside rules while a text is written: JSON_DEPTH_MAX levels */
-#define GRAMMAR_READINGS_MAX      32         /* ways to read one text at once; JSON has at most 3 */
+#define GRAMMAR_READINGS_MAX      64         /* ways to read one text at once; JSON has at most 3 */
 #define GRAMMAR_FRAMES_MAX        320        /* stack frames of all readings of a walk: 5 KB of its 5.5 KB */
-#define GRAMMAR_MET_MAX           128        /* states passed between two bytes of a walk */
+#define GRAMMAR_MET_MAX           256        /* states passed between two bytes of a walk */
 #define GRAMMAR_SCRATCH_FRAMES    1024       /* stack frames while a token is tried: 16 KB of the thread's stack */
 #define GRAMMAR_SCRATCH_READINGS  2048       /* readings at all depths of a token that is tried: 16 KB */
 #define GRAMMAR_TOKEN_DEPTH_MAX   1024       /* bytes of a token that a grammar can allow; the longest known is 512 */
-#define GRAMMAR_CLASSES_MAX      32         /* sets of characters that a vocabulary is sorted by: 5 ms each, once */
-#define GRAMMAR_CLASS_BYTES_MAX  (64 * MIB) /* of all of them */
-#define GRAMMAR_STATE_CLASSES_MAX 4         /* of one grammar: strings, free text, names */
-#define GRAMMAR_MASK_BYTES_MAX   (8 * MIB)  /* kept masks of one grammar: 400 whole ones; most are short lists */
-#define GRAMMAR_MASKS_MAX        32768      /* of them */
-#define GRAMMAR_WARM_NODES_MAX   100000     /* looked at before a grammar is handed out: 1 ms */
+#define GRAMMAR_CLASSES_MAX       32         /* sets of characters that a vocabulary is sorted by: 5 ms each, once */
+#define GRAMMAR_CLASS_BYTES_MAX   (64 * MIB) /* of all of them */
+#define GRAMMAR_STATE_CLASSES_MAX 4          /* of one grammar: strings, free text, names */
+#define GRAMMAR_MASK_BYTES_MAX    (8 * MIB)  /* kept masks of one grammar: 400 whole ones; most are short lists */
+#define GRAMMAR_MASKS_MAX         32768      /* of them */
+#define GRAMMAR_WARM_NODES_MAX    100000     /* looked at before a grammar is handed out: 1 ms */
 #define GRAMMAR_MINIMAL_EDGES_MAX 200000     /* of a machine that is worth making smaller: 10 ms */
 
 /* JSON schemas. */
-#define SCHEMA_TEXT_BYTES_MAX      (1 << 20)  /* GRAMMAR_TEXT_BYTES_MAX */
-#define SCHEMA_STEPS_MAX           1000000    /* of its own, before the automaton's: 50 ms; a tool's schema takes 1,000 */
-#define SCHEMA_BYTES_MAX           (64 * MIB) /* while compiling; given back at its end */
-#define SCHEMA_NODES_MAX           20000      /* different sets of conditions on a value; GRAMMAR_RULES_MAX */
-#define SCHEMA_WAYS_MAX            2000       /* of one value through anyOf, oneOf and the like */
-#define SCHEMA_REF_DEPTH_MAX       200        /* references and combinations about one value: the search recurses */
-#define SCHEMA_NESTING_MAX         16         /* propertyNames inside propertyNames: recursion of 2 KB */
-#define SCHEMA_DISJOINT_DEPTH      4          /* levels looked into to show that two branches of oneOf share nothing */
-#define SCHEMA_ONE_OF_MAX          64         /* branches of oneOf: each is compared with each */
-#define SCHEMA_PROPERTIES_MAX      1024       /* of one object; the largest public schemas have 1,000 */
-#define SCHEMA_MERGED_MAX          64         /* schemas with properties of their own that meet in one object: bits */
-#define SCHEMA_CELLS_MAX           64         /* kinds of names that patterns can make: they double with each */
-#define SCHEMA_PREFIX_MAX          1024       /* items with a schema of their own */
-#define SCHEMA_ITEMS_COUNT_MAX     1024       /* items counted one by one, where contains is used */
-#define SCHEMA_GRAPH_MAX           20000      /* states of members or items that are counted */
-#define SCHEMA_WORDS_BYTES_MAX     (256 * 1024) /* of an enum's strings together */
-#define SCHEMA_EMIT_DEPTH          40         /* nodes written inside each other before one becomes a rule */
-#define SCHEMA_INT_DIGITS_MAX      64         /* of a number before the point: no generation goes on in digits forever */
-#define SCHEMA_FRAC_DIGITS_MAX     32         /* behind it; a double has at most 17 that count */
-#define SCHEMA_SIG_DIGITS_MAX      17         /* that count, of a number with a point: those of a double */
-#define SCHEMA_EXACT_DIGITS        15         /* the same where a double must tell all of them apart */
-#define SCHEMA_SCI_DIGITS_MAX      16         /* behind the point of a number with an exponent */
-#define SCHEMA_SCI_INT_DIGITS      16         /* the same of an integer: a double of 1e16 has no more */
-#define SCHEMA_MULTIPLE_MAX        10000      /* multipleOf without its point: a state for each remainder and digit */
-#define SCHEMA_NUMBER_STATES_MAX   40000      /* of a number's machine before it is made small */
-#define SCHEMA_BLANKS_MAX          2          /* between tokens on one line, where blanks are free */
-#define SCHEMA_INDENT_MAX          64         /* behind a newline: 16 levels of 4 */
+#define SCHEMA_TEXT_BYTES_MAX    (1 << 20)  /* GRAMMAR_TEXT_BYTES_MAX */
+#define SCHEMA_STEPS_MAX         1000000    /* of its own, before the automaton's: 50 ms; a tool's schema takes 1,000 */
+#define SCHEMA_BYTES_MAX         (64 * MIB) /* while compiling; given back at its end */
+#define SCHEMA_NODES_MAX         20000      /* different sets of conditions on a value; GRAMMAR_RULES_MAX */
+#define SCHEMA_WAYS_MAX          2000       /* of one value through anyOf, oneOf and the like */
+#define SCHEMA_REF_DEPTH_MAX     200        /* references and combinations about one value: the search recurses */
+#define SCHEMA_NESTING_MAX       16         /* propertyNames inside propertyNames: recursion of 2 KB */
+#define SCHEMA_DISJOINT_DEPTH    4          /* levels looked into to show that two branches of oneOf share nothing */
+#define SCHEMA_ONE_OF_MAX        64         /* branches of oneOf: each is compared with each */
+#define SCHEMA_PROPERTIES_MAX    1024       /* of one object; the largest public schemas have 1,000 */
+#define SCHEMA_MERGED_MAX        64         /* schemas with properties of their own that meet in one object: bits */
+#define SCHEMA_CELLS_MAX         64         /* kinds of names that patterns can make: they double with each */
+#define SCHEMA_PREFIX_MAX        1024       /* items with a schema of their own */
+#define SCHEMA_ITEMS_COUNT_MAX   1024       /* items counted one by one, where contains is used */
+#define SCHEMA_GRAPH_MAX         20000      /* states of members or items that are counted */
+#define SCHEMA_WORDS_BYTES_MAX   (256 * 1024) /* of an enum's strings together */
+#define SCHEMA_EMIT_DEPTH        40           /* nodes written inside each other before one becomes a rule */
+#define SCHEMA_INT_DIGITS_MAX    64    /* of a number before the point: no generation goes on in digits forever */
+#define SCHEMA_FRAC_DIGITS_MAX   32    /* behind it; a double has at most 17 that count */
+#define SCHEMA_SIG_DIGITS_MAX    17    /* that count, of a number with a point: those of a double */
+#define SCHEMA_EXACT_DIGITS      15    /* the same where a double must tell all of them apart */
+#define SCHEMA_SCI_DIGITS_MAX    16    /* behind the point of a number with an exponent */
+#define SCHEMA_SCI_INT_DIGITS    16    /* the same of an integer: a double of 1e16 has no more */
+#define SCHEMA_MULTIPLE_MAX      10000 /* multipleOf without its point: a state for each remainder and digit */
+#define SCHEMA_NUMBER_STATES_MAX 40000 /* of a number's machine before it is made small */
+#define SCHEMA_BLANKS_MAX        2     /* between tokens on one line, where blanks are free */
+#define SCHEMA_INDENT_MAX        64    /* behind a newline: 16 levels of 4 */
 
 #endif
