@@ -220,9 +220,26 @@ enum err schema_format(struct schema *s, uint32_t place, const json_t *name, con
     return OK;
 }
 
+/* OpenAPI's formats of numbers: a range, or nothing that a number here does not satisfy anyway. */
+static bool number_format(const char *name, struct effect range[2], bool *has_range)
+{
+    const bool is_32 = strcmp(name, "int32") == 0;
+    *has_range = is_32 || strcmp(name, "int64") == 0;
+    range[0] = (struct effect){.kind = EFFECT_LO, .dec = dec_from_int(is_32 ? INT32_MIN : INT64_MIN)};
+    range[1] = (struct effect){.kind = EFFECT_HI, .dec = dec_from_int(is_32 ? INT32_MAX : INT64_MAX)};
+    return *has_range || strcmp(name, "float") == 0 || strcmp(name, "double") == 0;
+}
+
 static enum err apply_format(const struct at *a, const json_t *v)
 {
-    struct effect x = {.kind = EFFECT_LANG};
+    struct effect x = {.kind = EFFECT_LANG}, range[2];
+    bool has_range;
+    if (number_format(json_string_value(v), range, &has_range)) {
+        if (!has_range)
+            return OK;
+        TRY(narrow(a, range[0]));
+        return narrow(a, range[1]);
+    }
     TRY(schema_format(a->s, a->place, v, &x.lang, a->e));
     return narrow(a, x);
 }

@@ -49,6 +49,8 @@ static const struct keyword keywords[] = {
     {"deprecated", ARG_ANY, IN_ALL | BESIDE_REF},
     {"readOnly", ARG_ANY, IN_ALL | BESIDE_REF},
     {"writeOnly", ARG_ANY, IN_ALL | BESIDE_REF},
+    {"discriminator", ARG_ANY, IN_ALL | BESIDE_REF}, /* of OpenAPI: which branch, not whether one */
+    {"externalDocs", ARG_ANY, IN_ALL | BESIDE_REF},
     {"contentEncoding", ARG_STRING, IN_ALL},
     {"contentMediaType", ARG_STRING, IN_ALL},
     {"contentSchema", ARG_ANY, IN_ALL},
@@ -332,6 +334,8 @@ static enum err check_one(struct schema *s, uint32_t at, struct queue *q, struct
     {
         const struct keyword *k = keyword_find(key);
         TRY(schema_step(s, 1, e));
+        if (k == NULL && strncmp(key, "x-", 2) == 0)
+            continue; /* an annotation, by the convention of OpenAPI and of the next JSON schema */
         if (k == NULL) {
             char shown[80];
             str_show(str_of(key), shown, sizeof shown);

@@ -107,6 +107,10 @@ static enum err deny_count(struct denial *d, const json_t *v)
 static enum err deny_lang(struct denial *d, const json_t *v)
 {
     struct effect x = {.kind = EFFECT_LANG};
+    const char *name = json_string_value(v);
+    if (strcmp(d->key, "format") == 0 &&
+        (strncmp(name, "int", 3) == 0 || strcmp(name, "float") == 0 || strcmp(name, "double") == 0))
+        return refuse(d);
     if (strcmp(d->key, "format") == 0)
         TRY(schema_format(d->s, d->place, v, &x.lang, d->e));
     else

@@ -71,6 +71,8 @@
 #define VARSPEC  VARNAME "(?:\\*|:[1-9][0-9]{0,3})?"
 #define TEMPLATE "(?:[!#-$&-;=?-\\[\\]_a-z~" UCS "]|" PCT "|\\{[+#./;?&=,!@|]?" VARSPEC "(?:," VARSPEC ")*\\})*"
 
+#define UUID(V) "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-" V "[0-9a-fA-F]{3}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+
 #define POINTER "(?:/(?:[^/~]|~[01])*)*"
 
 static const struct {
@@ -84,7 +86,11 @@ static const struct {
     {"hostname", HOST},
     {"ipv4", IPV4},
     {"ipv6", IPV6},
-    {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
+    {"uuid", UUID("[0-9a-fA-F]")},
+    {"uuid1", UUID("1")},
+    {"uuid3", UUID("3")},
+    {"uuid4", UUID("4")},
+    {"uuid5", UUID("5")},
     {"uri", FULL("", "")},
     {"uri-reference", FULL("", "") "|" RELATIVE("", "")},
     {"iri", FULL(UCS, PRIVATE)},
@@ -92,7 +98,11 @@ static const struct {
     {"uri-template", TEMPLATE},
     {"json-pointer", POINTER},
     {"relative-json-pointer", "(?:0|[1-9][0-9]{0,8})(?:#|" POINTER ")"},
-    {"password", NULL},
+    {"password", NULL}, /* these say what a text is for, not what it looks like */
+    {"binary", NULL},
+    {"path", NULL},
+    {"file-path", NULL},
+    {"directory-path", NULL},
 };
 
 enum err schema_format_lang(struct schema *s, struct str name, const struct lang **out, struct error *e)

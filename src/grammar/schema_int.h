@@ -25,7 +25,7 @@ enum lit_kind { LIT_IS = 0, LIT_IS_NOT = 1, LIT_EQUALS = 2, LIT_DIFFERS = 3 };
 #define LIT_FALSE ((lit_id)LIT_IS_NOT) /* and its opposite */
 #define NO_MAX    UINT32_MAX
 
-#define SCHEMA_FORMATS 20
+#define SCHEMA_FORMATS 32
 
 enum type_bit {
     T_NULL = 1,
@@ -264,6 +264,7 @@ enum err schema_emit(struct schema *s, node_id root, expr_id *out, struct error 
 
 /* ---- schema_number.c ---- */
 bool dec_from_json(const json_t *j, struct dec *out); /* false: not a finite number */
+struct dec dec_from_int(int64_t n);
 int dec_compare(const struct dec *a, const struct dec *b);
 bool dec_is_integer(const struct dec *a);
 bool dec_is_countable(const struct dec *a); /* as a multiple, small enough to count remainders of */

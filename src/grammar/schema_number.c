@@ -29,22 +29,9 @@
 
 /* ---- decimals ---- */
 
-bool dec_from_json(const json_t *j, struct dec *out)
+static struct dec dec_from_text(const char *text)
 {
-    char text[40];
-    *out = (struct dec){0};
-    if (json_is_integer(j))
-        snprintf(text, sizeof text, "%lldE0", (long long)json_integer_value(j));
-    else {
-        const double d = json_real_value(j);
-        if (!json_is_real(j) || !isfinite(d))
-            return false;
-        for (int digits = 14; digits <= 16; digits++) {
-            snprintf(text, sizeof text, "%.*E", digits, d);
-            if (strtod(text, NULL) == d)
-                break;
-        }
-    }
+    struct dec v = {0}, *out = &v;
     int exponent = 0, before = 0;
     bool behind_point = false;
     for (const char *p = text; *p != '\0'; p++) {
@@ -71,6 +58,33 @@ bool dec_from_json(const json_t *j, struct dec *out)
         out->n--;
     out->k = out->n > 0 ? (int16_t)(exponent + before - zeros) : 0;
     out->is_negative = out->is_negative && out->n > 0;
+    return v;
+}
+
+struct dec dec_from_int(int64_t n)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%lldE0", (long long)n);
+    return dec_from_text(text);
+}
+
+bool dec_from_json(const json_t *j, struct dec *out)
+{
+    char text[40];
+    *out = (struct dec){0};
+    if (json_is_integer(j)) {
+        *out = dec_from_int(json_integer_value(j));
+        return true;
+    }
+    const double d = json_real_value(j);
+    if (!json_is_real(j) || !isfinite(d))
+        return false;
+    for (int digits = 14; digits <= 16; digits++) {
+        snprintf(text, sizeof text, "%.*E", digits, d);
+        if (strtod(text, NULL) == d)
+            break;
+    }
+    *out = dec_from_text(text);
     return true;
 }
 

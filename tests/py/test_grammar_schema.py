@@ -83,6 +83,9 @@ CASES = [
     ({"format": "uri"}, ["http://a/b?c#d", "urn:x:y"], ["//a", "a b", "http://a/<b>"]),
     ({"format": "uri-reference"}, ["a/b", "//a", "#x", ""], ["\\a", "a b"]),
     ({"format": "json-pointer"}, ["", "/a~0b/c"], ["a", "/~2"]),
+    ({"format": "uuid4"}, ["2eb8aa08-aa98-41ea-b4aa-73b441d16380"], ["2eb8aa08-aa98-11ea-b4aa-73b441d16380"]),
+    ({"type": "integer", "format": "int32"}, [2147483647, -2147483648], [2147483648, -2147483649, 1e16]),
+    ({"type": "number", "format": "double", "x-note": 1, "discriminator": {"propertyName": "k"}}, [0.5], ["x"]),
 ]
 REFUSED = [  # (schema, code, part of the sentence)
     ({"properties": {"x": {"uniqueItems": True}}}, "UNSUPPORTED", "#/properties/x/uniqueItems"),
