@@ -200,6 +200,7 @@ static void askers_may_leave_at_any_moment(void **state)
                 n++;
             grammar_unref(g);
         }
+        assert_true(n + refused <= COUNT_OF(asks) && refused <= 8);
         usleep(round * 50);
         if (round % 3 == 0)
             (void)grammars_next(gs, &d.box);
