@@ -34,6 +34,8 @@ struct stage { /* the model, and what the requests are made of */
     uint32_t n_wrong;     /* answers that were not those alone */
     bool may_be_wrong;
     enum spec_method spec; /* of the storm that blows */
+    struct grammar_vocab *words;
+    struct grammar *grammar; /* of some requests */
 };
 
 struct house { /* one engine */
@@ -120,6 +122,10 @@ static struct request *make_request(const struct stage *st, uint32_t i)
     if (i % 10 == 6) {
         o.sample.n_bias = 2;
         o.sample.bias = bias;
+    }
+    if (i % 8 == 5) {
+        grammar_ref(st->grammar);
+        o.grammar = st->grammar;
     }
     if (i % 4 == 3) {
         o.vocab = &st->vocab;
@@ -557,6 +563,15 @@ static void make_model(struct stage *st)
     c->layer_is_local[0] = m->window > 0;
 }
 
+/* Words of letters, parts of which are forced: so tokens are jumped over, in some storms while guesses fly. */
+static void make_grammar(struct stage *st)
+{
+    const struct grammar_source src = {.kind = GRAMMAR_REGEX, .text = STR("(abcde|fg|[h-m]+xyz|no)*")};
+    struct error e;
+    assert_ok(e, grammar_vocab_new(&st->vocab, &st->words, &e));
+    assert_ok(e, grammar_compile(&src, st->words, &st->grammar, &e));
+}
+
 void storm_run(const struct storm_model *m)
 {
     struct stage st = {.m = m, .cfg = mem_zalloc(sizeof *st.cfg), .n = m->n_requests};
@@ -566,6 +581,7 @@ void storm_run(const struct storm_model *m)
     st.vocab_size = st.cfg->vocab;
     make_vocab(&st);
     make_grammars(&st);
+    make_grammar(&st);
     run_alone(&st);
     run_list(&st);
     if (m->draft_path != NULL)
@@ -579,6 +595,8 @@ void storm_run(const struct storm_model *m)
     for (size_t i = 0; i < COUNT_OF(st.grammars); i++)
         grammar_unref(st.grammars[i]);
     grammar_vocab_free(st.grammar_vocab);
+    grammar_unref(st.grammar);
+    grammar_vocab_free(st.words);
     mem_free((void *)(uintptr_t)st.vocab.bytes);
     mem_free((void *)(uintptr_t)st.vocab.offsets);
     mem_free((void *)(uintptr_t)st.vocab.flags);
