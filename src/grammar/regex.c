@@ -389,6 +389,21 @@ static expr_id take_atom(struct parser *p)
     return expr_class(p->b, &(struct code_range){code, code}, 1);
 }
 
+/* Characters that mean themselves and are not repeated, as one text; 0 when there are none. */
+static expr_id take_run(struct parser *p)
+{
+    size_t end = p->at;
+    while (end < p->s.n && strchr("\\^$.|?*+()[]{}", p->s.p[end]) == NULL && p->s.p[end] != '\0') {
+        const size_t n = utf8_len((struct str){p->s.p + end, p->s.n - end});
+        if (n == 0 || (end + n < p->s.n && strchr("?*+{", p->s.p[end + n]) != NULL))
+            break;
+        end += n;
+    }
+    const struct str run = {p->s.p + p->at, end - p->at};
+    p->at = end;
+    return run.n == 0 ? 0 : expr_bytes(p->b, run);
+}
+
 /* Before any text or behind it, the largest count of what stands at that end changes nothing. */
 static expr_id open_end(struct build *b, expr_id x)
 {
@@ -410,6 +425,11 @@ static expr_id take_sequence(struct parser *p, bool top, bool anchored)
             (p->at + 1 == p->s.n || p->s.p[p->at + 1] == '|' || p->s.p[p->at + 1] == '$')) {
             p->at++;
             at_end = true;
+            continue;
+        }
+        const expr_id run = take_run(p);
+        if (run != 0) {
+            items_add(p, &v, run);
             continue;
         }
         const expr_id x = take_atom(p);
