@@ -12,12 +12,14 @@ usage: bench/server [--rounds N] [--threads N] [--requests N] [--only SECTION]..
   shared     16 clients, 1,024 tokens in common, 32 of their own, answers of 32
   streams    2,000 streams at once without a model, 20,000 tokens a second in all
   requests   requests of one token without a model
+  attack     streams without a model, alone and beside clients that send what they should not
   start      exec to the first token; kill -9 and start again
 """
 import argparse
 import hashlib
 import http.client
 import json
+import multiprocessing
 import os
 import pathlib
 import resource
@@ -31,6 +33,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import server_peer  # noqa: E402
+import soak  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = pathlib.Path(os.environ.get("QUERN_BUILD", ROOT / "build/release"))
@@ -264,6 +267,50 @@ def section_requests(args):
     row("requests that failed", failed, "-", failed, (0, "0"), False)
 
 
+def attack(port, stop):
+    """Bad bytes, bad bodies, heads that never end, connections that are cut; again and again."""
+    held, i = [], 0
+    while not stop.is_set():
+        i += 1
+        try:
+            s = socket.create_connection(("127.0.0.1", port), timeout=5)
+            body = soak.BAD_BODIES[i % len(soak.BAD_BODIES)]
+            if i % 3 == 0:
+                s.sendall(soak.POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                s.recv(1000)
+            elif i % 3 == 1:
+                s.sendall(soak.BAD_BYTES[i // 3 % len(soak.BAD_BYTES)])
+            else:
+                s.sendall(soak.POST[:i % len(soak.POST)])  # and no more
+                held.append(s)
+                held[:len(held) - 200] = []
+        except OSError:
+            pass
+
+
+def section_attack(args):
+    """The same streams twice on one server: the time between their tokens must stay what it was."""
+    tokens, step_ms, clients = 480, 10, 32
+    quiet, beside = [], []
+    for _ in range(args.rounds):
+        with quern_server(TINY, args.threads, "--fake-step", step_ms * 1000, "--max-num-seqs", clients) as server:
+            allow = plain_ids(server)
+            quiet.append(load("streams", server, clients=clients, tokens=tokens, allow=allow))
+            stop = multiprocessing.Event()
+            attacker = multiprocessing.Process(target=attack, args=(server.port, stop))
+            attacker.start()
+            beside.append(load("streams", server, clients=clients, tokens=tokens, allow=allow))
+            stop.set()
+            attacker.join()
+        print(f"  attack: {json.dumps(quiet[-1])}\n  {json.dumps(beside[-1])}", file=sys.stderr, flush=True)
+    head(f"{clients} streams, a step every {step_ms} ms, beside an attack")
+    ratio = statistics.median(b["itl_ms"]["p99"] / q["itl_ms"]["p99"] for q, b in zip(quiet, beside))
+    row("p99 between tokens", f"{statistics.median(b['itl_ms']['p99'] for b in beside):.2f} ms, {ratio:.2f}x that of "
+        "the same streams alone", "-", ratio, (1.5, "<= 1.5x"), False)
+    failed = sum(r["errors"] for r in quiet + beside)
+    row("streams that did not complete", failed, "-", failed, (0, "0"), False)
+
+
 def digest(path):
     """Of a model's file or folder and of everything in the cache."""
     folders = [pathlib.Path(path)]
@@ -310,7 +357,7 @@ def section_start(args):
 
 
 SECTIONS = {"mixed": section_mixed, "shared": section_shared, "streams": section_streams,
-            "requests": section_requests, "start": section_start}
+            "requests": section_requests, "attack": section_attack, "start": section_start}
 
 
 def main():

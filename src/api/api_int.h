@@ -101,8 +101,19 @@ struct tool_dialect; /* text/tool_syntax.h */
 struct conn;         /* guard.c: what is known about the bytes of a connection, by descriptor */
 struct replay;
 
+/* Bodies that wait for the thread that parses them. */
+struct bodies {
+    pthread_t thread;
+    bool has_thread, stop;
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    struct body_job *first; /* the queue */
+    uint32_t n;
+};
+
 struct server {
     struct server_options o;
+    struct bodies bodies;
     char url[PATH_BYTES_MAX + 16];
     int listeners[HTTP_LISTENERS_MAX];
     uint32_t n_listeners;
@@ -155,6 +166,7 @@ struct net {
     struct chat_output chat;
     struct call *calls;      /* all of this thread */
     struct grammars_box box; /* grammars that its calls waited for */
+    struct body_job *bodies; /* large bodies that were parsed for it; under the lock of bodies */
     uint64_t id_seed, n_ids;
     struct buf scratch; /* for one event or one small answer at a time */
     struct buf text;    /* of one event */
@@ -220,6 +232,8 @@ struct call {
     int fd;
     bool is_head;
     bool left;
+    struct body_job *body;    /* its body is being parsed elsewhere; NULL = not */
+    json_t *doc;              /* and was; owned */
     struct generation *gen;   /* what it generates, or NULL */
     struct reader *reader;    /* of a replay, or NULL */
     struct grammars_ask *ask; /* the grammar that it waits for, or NULL */
@@ -254,6 +268,17 @@ struct fields;
 bool call_grammar(struct call *c, struct fields *f, bool *waits, struct api_error *ae);
 void call_forget_grammar(struct call *c); /* its client has left */
 void calls_go_on(struct net *n);          /* those whose grammar is there */
+
+/* ---- large bodies (bodies.c) ---- */
+
+bool body_parse(struct str body, json_t **out, struct api_error *ae); /* call.c: an object; caller owns */
+enum err bodies_start(struct bodies *b, struct error *e) MUST_CHECK;
+void bodies_stop(struct bodies *b); /* joins; nothing is parsed any more */
+void bodies_free(struct bodies *b, struct net *nets, uint32_t n_nets);
+bool body_is_large(const struct call *c);
+bool body_send(struct call *c, struct api_error *ae); /* the call is kept; its route runs when the body is parsed */
+void body_forget(struct call *c);                     /* its client left */
+void bodies_go_on(struct net *n);                     /* run the routes of those that are parsed */
 
 /* ---- the request as it came (guard.c, http_in.c) ---- */
 
@@ -307,9 +332,9 @@ void reader_client_left(struct reader *r);
 
 const char *health_name(struct server *s); /* "ready", "starting", "draining", "failed", "stuck" */
 
-call_fn route_chat, route_chat_render, route_messages, route_messages_count, route_completions, route_embeddings, route_models, route_model, route_tokenize,
-    route_detokenize, route_health, route_livez, route_readyz, route_startupz, route_version, route_metrics,
-    route_stats, route_openapi, route_page, route_stream;
+call_fn route_chat, route_chat_render, route_messages, route_messages_count, route_completions, route_embeddings,
+    route_models, route_model, route_tokenize, route_detokenize, route_health, route_livez, route_readyz,
+    route_startupz, route_version, route_metrics, route_stats, route_openapi, route_page, route_stream;
 
 /* The page's files, embedded by CMake (page_files.c is generated from web/). */
 struct page_file {

@@ -108,6 +108,7 @@ void call_done(struct call *c)
     if (c->next != NULL)
         c->next->prev = c->prev;
     atomic_fetch_sub_explicit(&n->s->n_calls, 1, memory_order_release);
+    json_decref(c->doc);
     mem_free(c);
 }
 
@@ -128,6 +129,9 @@ static void client_left(struct call *c)
         reader_client_left(c->reader);
     else if (c->ask != NULL) {
         call_forget_grammar(c);
+        call_done(c);
+    } else if (c->body != NULL) {
+        body_forget(c);
         call_done(c);
     }
 }
@@ -414,11 +418,20 @@ static bool has_too_many_values(struct str text)
 
 bool call_json(struct call *c, json_t **out, struct api_error *ae)
 {
-    struct error e = {0};
+    if (c->doc != NULL) {
+        *out = json_incref(c->doc);
+        return true;
+    }
     const struct str body = call_body(c);
     *out = NULL;
     if (body.p == NULL)
         return api_fail_err(ae, &(struct error){.code = ERR_NOMEM}, NULL);
+    return body_parse(body, out, ae);
+}
+
+bool body_parse(struct str body, json_t **out, struct api_error *ae)
+{
+    struct error e = {0};
     if (body.n == 0)
         return api_fail(ae, 400, NULL, "the body is empty; it must be a JSON object");
     if (has_too_many_values(body))
@@ -573,9 +586,12 @@ static void run_route(struct call *c, struct evhttp_request *req)
         may = false;
         ae = missing;
     }
-    if (may && check_phase(c, &ae))
+    may = may && check_phase(c, &ae);
+    if (may && c->route->request_schema != NULL && body_is_large(c))
+        may = body_send(c, &ae);
+    else if (may)
         c->route->run(c);
-    else
+    if (!may)
         call_reply_error(c, &ae);
 }
 
@@ -598,6 +614,6 @@ void call_open(struct net *n, struct evhttp_request *req)
 
 void call_maybe_done(struct call *c)
 {
-    if (c->gen == NULL && c->reader == NULL && c->ask == NULL)
+    if (c->gen == NULL && c->reader == NULL && c->ask == NULL && c->body == NULL)
         call_done(c);
 }

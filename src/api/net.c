@@ -93,6 +93,7 @@ static void on_nudge(evutil_socket_t fd, short what, void *arg)
     if (n->client == NULL && atomic_load(&n->s->has_model))
         attach(n);
     calls_go_on(n);
+    bodies_go_on(n);
     if (phase == PHASE_CLOSING)
         event_base_loopexit(n->base, &last_words);
 }

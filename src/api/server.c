@@ -73,6 +73,8 @@ enum err server_open(const struct server_options *o, struct server **out, struct
     if (err == OK)
         err = guard_init(s, e);
     if (err == OK)
+        err = bodies_start(&s->bodies, e);
+    if (err == OK)
         err = start_nets(s, e);
     if (err != OK)
         server_close(s);
@@ -212,8 +214,10 @@ void server_close(struct server *s)
         return;
     atomic_store(&s->phase, PHASE_CLOSING);
     nudge_all(s);
+    bodies_stop(&s->bodies);
     for (uint32_t i = 0; i < s->n_nets; i++)
         net_fini(&s->nets[i]);
+    bodies_free(&s->bodies, s->nets, s->n_nets);
     listen_close(s);
     grammars_free(s->grammars);
     replays_free(s);

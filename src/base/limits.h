@@ -202,6 +202,8 @@
 #define REQ_VALUES_MAX       (512 * 1024) /* JSON values of a body: each takes up to 150 bytes once parsed */
 #define REQ_PROMPTS_MAX      256          /* of one completions request; lm-eval sends up to 64 */
 #define REQ_CHOICES_MAX      128          /* n; OpenAI's own limit */
+#define BODY_INLINE_MAX      (32 * KIB)   /* bodies up to here are parsed where they came: a third of a ms */
+#define BODIES_QUEUE_MAX     64           /* larger ones that wait for the thread that parses them */
 #define REQ_INPUTS_MAX       256          /* of one embeddings request: each waits in the queue by itself */
 #define REQ_SEQS_MAX         512          /* prompts times n */
 #define REQ_BIAS_MAX         1024         /* entries of logit_bias; OpenAI allows 300 */
