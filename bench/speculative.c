@@ -299,12 +299,21 @@ static enum err bench_open(struct bench *b, struct error *e)
 
 /* ---- measuring ---- */
 
+/* Processor time, of all threads: what a step takes on a machine that has other work too. */
+static double cpu_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
 /* All streams once, from the first token of the last of them to the end: output tokens a second. */
-static enum err run_round(struct bench *b, enum spec_method method, double *rate, struct error *e)
+static enum err run_round(struct bench *b, enum spec_method method, double *rate, double *rate_cpu, struct error *e)
 {
     struct request *r[STREAMS_MAX];
     uint64_t next_ns, retry_ms, start = 0;
     uint32_t n_done = 0, at_start = 0, all = 0;
+    double cpu = 0;
     for (uint32_t i = 0; i < b->o.streams; i++) {
         const struct request_options o = {.prompt = b->jobs[i].prompt,
             .n_prompt = PROMPT,
@@ -336,6 +345,7 @@ static enum err run_round(struct bench *b, enum spec_method method, double *rate
         }
         if (start == 0 && all_began) {
             start = clock_now(&b->clock);
+            cpu = cpu_ms();
             at_start = out;
         }
         all = out;
@@ -343,6 +353,7 @@ static enum err run_round(struct bench *b, enum spec_method method, double *rate
             n_done += n.is_final;
     }
     *rate = (double)(all - at_start) / ((double)(clock_now(&b->clock) - start) / 1e9);
+    *rate_cpu = (double)(all - at_start) / ((cpu_ms() - cpu) / 1e3);
     for (uint32_t i = 0; i < b->o.streams; i++)
         request_free(r[i]);
     return OK;
@@ -363,35 +374,29 @@ static double median(double *v, uint32_t n)
 static enum err measure(struct bench *b, struct error *e)
 {
     static const char *const kinds[] = {"edit", "random", "sure"};
-    double off[ROUNDS_MAX], on[ROUNDS_MAX], ratio[ROUNDS_MAX];
+    double off[ROUNDS_MAX], on[ROUNDS_MAX], ratio[ROUNDS_MAX], ratio_cpu[ROUNDS_MAX], cpu[2];
     const uint32_t n = b->o.rounds;
-    TRY(run_round(b, SPEC_NONE, &off[0], e)); /* warm: pages, prefix cache, cost model */
+    TRY(run_round(b, SPEC_NONE, &off[0], &cpu[0], e)); /* warm: pages, prefix cache, cost model */
     for (uint32_t i = 0; i < n; i++) {
-        TRY(run_round(b, SPEC_NONE, &off[i], e));
-        TRY(run_round(b, b->o.method, &on[i], e));
+        TRY(run_round(b, SPEC_NONE, &off[i], &cpu[0], e));
+        TRY(run_round(b, b->o.method, &on[i], &cpu[1], e));
         ratio[i] = on[i] / off[i];
+        ratio_cpu[i] = cpu[1] / cpu[0]; /* on a machine that has other work too */
     }
     engine_stats(b->engine, &b->stats);
     const struct spec_stats *s = &b->stats.sched.spec;
     printf("{\"shape\": \"%s\", \"weights\": \"%s\", \"text\": \"%s\", \"streams\": %u, \"k\": %u, \"always\": %d, "
-           "\"accept\": %g, \"off\": %.3f, \"on\": %.3f, \"ratio\": %.4f, \"worst\": %.4f, \"drafts\": %llu, "
+           "\"accept\": %g, \"off\": %.3f, \"on\": %.3f, \"ratio\": %.4f, \"worst\": %.4f, \"ratio_cpu\": %.4f, "
+           "\"drafts\": %llu, "
            "\"guesses\": %llu, \"held\": %llu, \"per_pos\": [",
         b->o.shape, dtype_name(b->o.weights), kinds[b->o.text], b->o.streams, b->o.k, b->o.always, b->o.accept,
-        median(off, n), median(on, n), median(ratio, n), ratio[0], (unsigned long long)s->drafts,
+        median(off, n), median(on, n), median(ratio, n), ratio[0], median(ratio_cpu, n), (unsigned long long)s->drafts,
         (unsigned long long)s->tokens, (unsigned long long)s->accepted);
     for (uint32_t i = 0; i < b->o.k; i++)
         printf(
             "%s%.4f", i > 0 ? ", " : "", s->tried_pos[i] > 0 ? (double)s->per_pos[i] / (double)s->tried_pos[i] : 0.0);
     printf("]}\n");
     return OK;
-}
-
-/* Processor time, of all threads: what a step takes on a machine that has other work too. */
-static double cpu_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
 /* Steps of 1 to 9 rows of one sequence behind its prompt. */
