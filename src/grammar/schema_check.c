@@ -102,7 +102,7 @@ static const struct keyword keywords[] = {
     {"then", ARG_SCHEMA, IN_ALL | SAME_VALUE},
     {"else", ARG_SCHEMA, IN_ALL | SAME_VALUE},
     {"dependentSchemas", ARG_MAP, IN_2020 | IN_2019 | SAME_VALUE},
-    {"dependencies", ARG_MIXED_MAP, IN_07 | SAME_VALUE},
+    {"dependencies", ARG_MIXED_MAP, IN_ALL | SAME_VALUE},
     /* what would be an assertion, and is not supported */
     {"unevaluatedProperties", ARG_REFUSED, IN_ALL},
     {"unevaluatedItems", ARG_REFUSED, IN_ALL},

@@ -7,7 +7,8 @@
  *                    schema_deny.c) and by going every way where there is a choice
  *   schema_close.c   shapes are closed: members and items get nodes of their own, strings and numbers their languages
  *   schema_emit.c    nodes that something can satisfy become expressions
- * with schema_number.c (numbers as automata) and schema_format.c (formats as regular expressions) below them.
+ * with schema_decimal.c and schema_number.c (numbers as automata) and schema_format.c (formats as regular expressions)
+ * below them.
  *
  * A condition (lit_id) is a place and a kind: the value satisfies the schema there, does not satisfy it, equals the
  * value there, or does not equal it. A schema has finitely many places, so sets of conditions are finite too: recursion
@@ -262,12 +263,14 @@ enum err schema_shape_close(struct schema *s, node_id id, const struct shape *x,
 /* ---- schema_emit.c ---- */
 enum err schema_emit(struct schema *s, node_id root, expr_id *out, struct error *e) MUST_CHECK;
 
-/* ---- schema_number.c ---- */
+/* ---- schema_decimal.c, schema_number.c ---- */
 bool dec_from_json(const json_t *j, struct dec *out); /* false: not a finite number */
 struct dec dec_from_int(int64_t n);
 int dec_compare(const struct dec *a, const struct dec *b);
 bool dec_is_integer(const struct dec *a);
 bool dec_is_countable(const struct dec *a); /* as a multiple, small enough to count remainders of */
+/* A multiple as an integer m with d decimals: m / 10^d. False when m is beyond what is counted. */
+bool dec_multiple_parts(const struct dec *v, uint64_t *m, int *d);
 bool num_rule_allows(const struct num_rule *r, const struct dec *v); /* all but set and excluded */
 enum err schema_number_lang(
     struct schema *s, const struct num_rule *r, const struct lang **out, struct error *e) MUST_CHECK;

@@ -1,5 +1,5 @@
-"""ctypes over tests/py/testing_grammar_schema.c, and what the tests of JSON schemas share: the suite, orders of members,
-vocabularies, random texts."""
+"""ctypes over tests/py/testing_grammar_schema.c, and what the tests of JSON schemas share: the suite, orders of
+members, vocabularies, random texts."""
 
 import ctypes
 import importlib.util

@@ -24,6 +24,11 @@ def library():
     return ctypes.CDLL(str(LIBRARY))
 
 
+def record(on):
+    """Whether ops are recorded as a step, as decoding does, or just run."""
+    library().quern_op_record(int(on))
+
+
 def distance(got, want):
     """Size of the difference over the size of what was wanted; NaN counts as infinitely far."""
     far = np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want)

@@ -1,6 +1,6 @@
 """JSON schemas as grammars. The official test suite is the oracle, where the shared data folder is there: what it calls
-valid is accepted, what it calls invalid is not, and what is refused is counted by keyword (`pytest -rP` prints the table
-of docs/structured-output.md). The cases below are our own, so that a clone tests the same things."""
+valid is accepted, what it calls invalid is not, and what is refused is counted by keyword (`pytest -rP` prints the
+table of docs/structured-output.md). The cases below are our own, so that a clone tests the same things."""
 
 import collections
 import json
@@ -48,7 +48,8 @@ CASES = [
     ({"items": {"type": "integer"}, "minItems": 1, "maxItems": 3}, [[1], [1, 2, 3]], [[], [1, 2, 3, 4], ["a"]]),
     ({"prefixItems": [{"type": "integer"}, {"type": "string"}], "items": False},
      [[], [1], [1, "a"]], [["a"], [1, 2], [1, "a", 1]]),
-    ({"contains": {"type": "integer"}, "minContains": 2, "maxContains": 2}, [[1, 2], ["a", 1, "b", 2]], [[1], [1, 2, 3]]),
+    ({"contains": {"type": "integer"}, "minContains": 2, "maxContains": 2},
+     [[1, 2], ["a", 1, "b", 2]], [[1], [1, 2, 3]]),
     ({"uniqueItems": False}, [[1, 1]], []),
     ({"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 1}]}, [1, "a"], [1.5, "ab", None]),
     ({"oneOf": [{"type": "integer"}, {"minimum": 2}]}, [1, 2.5, "x"], [3, 1.5]),
@@ -56,7 +57,8 @@ CASES = [
                 {"type": "object", "properties": {"t": {"const": "b"}, "y": {"type": "string"}}, "required": ["t"]}]},
      [{"t": "a", "x": 1}, {"t": "b", "y": "s"}], [{"t": "a", "x": "s"}, {"t": "c"}, {}]),
     ({"allOf": [{"properties": {"a": {"minimum": 1}}}, {"properties": {"a": {"type": "integer"}}, "required": ["a"]}],
-      "type": "object", "properties": {"a": {"maximum": 3}}}, [{"a": 1}, {"a": 3}], [{"a": 0}, {"a": 4}, {}, {"a": 1.5}]),
+      "type": "object", "properties": {"a": {"maximum": 3}}},
+     [{"a": 1}, {"a": 3}], [{"a": 0}, {"a": 4}, {}, {"a": 1.5}]),
     (LIST, [{"v": 1, "next": None}, {"v": 1, "next": {"v": 2, "next": None}}], [{"v": 1}, {"v": 1, "next": {"v": 2}}]),
     ({"properties": {"a/b~c": {"$id": "http://x/y", "$anchor": "k", "type": "integer"},
                      "p": {"$ref": "#/properties/a~1b~0c"}, "q": {"$ref": "http://x/y#k"}}},

@@ -1,6 +1,6 @@
-"""Random texts of JSON schemas: a walk takes a random token among those the mask allows, which is the worst that a model
-can do. Every text that ends must parse and validate under `jsonschema`, with formats; every walk must be able to end;
-every forced token must be in the mask. QUERN_TEXTS sets how many texts each class gets (1,000)."""
+"""Random texts of JSON schemas: a walk takes a random token among those the mask allows, which is the worst that a
+model can do. Every text that ends must parse and validate under `jsonschema`, with formats; every walk must be able to
+end; every forced token must be in the mask. QUERN_TEXTS sets how many texts each class gets (1,000)."""
 
 import ctypes
 import json
@@ -49,7 +49,8 @@ CLASSES = {
     "nested": [PERSON, {"type": "array", "items": PERSON, "maxItems": 2}],
     "arrays": [
         {"type": "array", "items": {"type": "integer", "minimum": -5, "maximum": 5}, "minItems": 2, "maxItems": 4},
-        {"type": "array", "prefixItems": [{"const": "x"}, {"type": "boolean"}], "items": {"type": "null"}, "maxItems": 5},
+        {"type": "array", "prefixItems": [{"const": "x"}, {"type": "boolean"}], "items": {"type": "null"},
+         "maxItems": 5},
         {"type": "array", "prefixItems": [{"type": "boolean"}, {"type": "null"}], "items": False},
         {"type": "array", "contains": {"const": 1}, "minContains": 1, "maxContains": 2, "maxItems": 4,
          "items": {"type": "integer", "minimum": 0, "maximum": 3}},

@@ -124,6 +124,26 @@ static float *ones(struct rig *r, uint32_t n)
     return rig_memory(r, host, n * sizeof *host);
 }
 
+/* Ops as a step that is recorded, where the backend records. */
+static bool is_recorded;
+
+EXPORT void quern_op_record(int on)
+{
+    is_recorded = on != 0;
+}
+
+static void rig_begin(struct rig *r, uint32_t rows)
+{
+    if (is_recorded && r->ops->graph_begin != NULL)
+        r->ops->graph_begin(r->d, (struct graph_key){rows, rows, rows, false});
+}
+
+static void rig_end(struct rig *r)
+{
+    if (is_recorded && r->ops->graph_end != NULL)
+        r->ops->graph_end(r->d);
+}
+
 /* out [rows][n_out] = norm(x) x w; w [n_out][n_in] comes back as the dtype holds it. 0 or an error code. */
 EXPORT int quern_op_product(const char *name, const char *dtype_text, int fp8, uint32_t rows, uint32_t n_out,
     uint32_t n_in, const float *x, float *w, float *out)
@@ -137,8 +157,10 @@ EXPORT int quern_op_product(const char *name, const char *dtype_text, int fp8, u
         float *y = rig_memory(&r, out, (size_t)rows * n_out * sizeof *out); /* poisoned by the caller */
         struct acts *in = rig_acts(&r, rows, n_in, head.wants);
         if (dx != NULL && gain != NULL && y != NULL && in != NULL) {
+            rig_begin(&r, rows);
             rig_norm(&r, dx, gain, rows, n_in, head.wants, in);
             r.ops->logits(r.d, &(struct logits_args){.in = in, .n_rows = rows, .head = &head, .scale = 1.0f, .out = y});
+            rig_end(&r);
             r.ops->dev_read(r.d, out, y, (size_t)rows * n_out * sizeof *out);
         }
     }
@@ -165,6 +187,7 @@ EXPORT int quern_op_feed_forward(const char *name, const char *dtype_text, int f
         float *weight = rig_memory(&r, NULL, (size_t)rows * k * sizeof *weight);
         struct acts *in = rig_acts(&r, rows, n, forms), *hidden = rig_acts(&r, rows * k, ffn, down.wants);
         const struct batch b = {.n_rows = rows, .n_seqs = rows};
+        rig_begin(&r, rows);
         rig_norm(&r, dx, gain, rows, n, forms, in);
         if (experts > 0) {
             r.ops->route(r.d, &b,
@@ -187,6 +210,7 @@ EXPORT int quern_op_feed_forward(const char *name, const char *dtype_text, int f
                     .in = in, .gate = &gate, .up = &up, .scratch = scratch, .forms = down.wants, .out = hidden});
             r.ops->project(r.d, &b, &(struct project_args){.in = hidden, .w = &down, .scratch = scratch, .x = dx});
         }
+        rig_end(&r);
         r.ops->dev_read(r.d, x, dx, (size_t)rows * n * sizeof *x);
     }
     return rig_close(&r);
@@ -242,6 +266,8 @@ static void attention_step(struct attention_run *a, const struct attention_case 
     const struct ops *ops = a->r.ops;
     const uint32_t rows = a->b.n_rows, forms = a->wq.wants;
     ops->dev_write(a->r.d, a->x, x, (size_t)rows * c->hidden * sizeof *x);
+    if (attend)
+        rig_begin(&a->r, rows);
     rig_norm(&a->r, a->x, a->gain, rows, c->hidden, forms, a->normed);
     ops->qkv(a->r.d, &a->b, &a->kv,
         &(struct qkv_args){.in = a->normed,
@@ -275,6 +301,7 @@ static void attention_step(struct attention_run *a, const struct attention_case 
             .out = a->attended});
     ops->project(
         a->r.d, &a->b, &(struct project_args){.in = a->attended, .w = &a->same, .scratch = a->scratch, .x = a->out});
+    rig_end(&a->r);
 }
 
 static bool attention_open(struct attention_run *a, const struct attention_case *c, const char *name, enum dtype weight,

@@ -179,6 +179,24 @@ EXPORT struct cuda_bench *quern_bench_open(const char *shape, const char *dtype,
     return NULL;
 }
 
+/* The logits of one decode step of n_seqs rows at position `at`, [n_seqs][vocab]; resident 0: an op a kernel. */
+EXPORT int quern_bench_logits(struct cuda_bench *b, uint32_t n_seqs, uint32_t at, int resident, float *out)
+{
+#ifdef QUERN_CUDA
+    cuda_allow_resident(resident != 0);
+#endif
+    enum err err = step(b, n_seqs, 1, at, 0, false);
+    for (uint32_t i = 0; err == OK && i < n_seqs; i++)
+        err = decoder_read_logits(b->decoder, i, out + (size_t)i * decoder_vocab(b->decoder), &b->e);
+    if (err != OK)
+        fprintf(stderr, "%s\n", b->e.text);
+#ifdef QUERN_CUDA
+    cuda_allow_resident(true);
+#endif
+    (void)resident;
+    return (int)err;
+}
+
 EXPORT uint64_t quern_bench_weight_bytes(const struct cuda_bench *b)
 {
     return decoder_weight_bytes(b->decoder);
