@@ -351,14 +351,17 @@ bool tools_instruct(struct call *c, const json_t *tools, json_t *messages, struc
         buf_add(&text, STR("\n\n"));
     }
     tool_dialect_instruct(c->s->dialect, tools, &text);
+    const bool is_long = text.failure == ERR_LIMIT;
     json_t *said = text.failure == OK ? json_stringn(text.p, text.n) : NULL;
     buf_fini(&text);
+    if (is_long)
+        return api_fail(ae, 400, "tools", "the tools are too long for a system message");
     json_t *message = has_system ? json_incref(first) : json_pack("{s:s}", "role", "system");
     bool ok = said != NULL && message != NULL && json_object_set(message, "content", said) == 0 &&
               (has_system || json_array_insert(messages, 0, message) == 0);
     json_decref(said);
     json_decref(message);
-    return ok || api_fail(ae, 400, "tools", "the tools are too long for a system message");
+    return ok || api_fail_err(ae, &(struct error){.code = ERR_NOMEM}, NULL);
 }
 
 bool tools_kwargs(const json_t *doc, json_t *kwargs, struct api_error *ae)
