@@ -3,6 +3,7 @@ weights at temperature 2 validate; hostile schemas cost a bounded time, and runn
 import json
 import random
 import re
+import socket
 import threading
 import time
 
@@ -323,7 +324,6 @@ def test_unique_schemas_in_a_row_return_their_memory(quern):
 def test_a_client_that_leaves_while_its_grammar_is_compiled(quern):
     for i in range(10):
         body = json.dumps({"messages": HELLO, "guided_json": {"enum": [f"v{i} {k}" for k in range(3000)]}}).encode()
-        import socket
         with socket.create_connection(("127.0.0.1", quern.port)) as s:
             s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
                       b"Content-Length: %d\r\n\r\n" % (quern.port, len(body)) + body)
@@ -332,7 +332,6 @@ def test_a_client_that_leaves_while_its_grammar_is_compiled(quern):
 
 
 def test_equal_schemas_at_once_are_compiled_once(quern):
-    before = metric(quern, 'quern_grammar_lookups_total{.*result="compiled"}') if False else None
     schema = {"enum": [f"once {k}" for k in range(2000)]}
     text = quern.call("/metrics")[2].decode()
     count = lambda t: int(re.search(r'quern_grammar_lookups_total{[^}]*result="compiled"} (\d+)', t).group(1))
@@ -346,6 +345,32 @@ def test_equal_schemas_at_once_are_compiled_once(quern):
         t.join()
     assert len(set(answers)) == 1
     assert count(quern.call("/metrics")[2].decode()) == before + 1
+
+
+def test_streams_keep_their_pace_while_hostile_grammars_are_compiled():
+    """Steps of 5 ms without a model, so that only the server itself is measured."""
+    def stream_s(q):
+        start = time.time()
+        status, answer = q.post("/v1/completions", prompt="x", max_tokens=200, ignore_eos=True)
+        assert status == 200 and answer["usage"]["completion_tokens"] == 200
+        return time.time() - start
+    with Quern("--fake-step", "5000") as q:
+        before = min(stream_s(q) for _ in range(2))
+        stop = threading.Event()
+
+        def flood(k):
+            i = 0
+            while not stop.is_set():
+                i += 1
+                q.post("/v1/completions", prompt="x", max_tokens=1, guided_regex=f"{k}{i}(a|b)*a(a|b){{{30 + i % 9}}}")
+        threads = [threading.Thread(target=flood, args=(k,)) for k in range(3)]
+        for t in threads:
+            t.start()
+        during = min(stream_s(q) for _ in range(3))
+        stop.set()
+        for t in threads:
+            t.join()
+    assert during < 1.5 * before + 0.2, f"{before:.2f} s alone, {during:.2f} s beside compilations"
 
 
 def test_without_a_tokenizer_it_is_refused():

@@ -328,6 +328,27 @@ static void a_resumed_answer_goes_on_inside_its_grammar(void **state)
     (void)state;
 }
 
+/* Masks, walks and jumps on the loop's own thread, which is where the fake runner chooses. */
+static void the_loop_allocates_nothing(void **state)
+{
+    struct rig r;
+    struct engine_options o = rig_options();
+    struct fake_runner_options f = rig_fake();
+    struct request *q[N_REQUESTS];
+    o.sched.queue_max = o.requests_max = 256;
+    rig_open_fake(&r, &o, &f);
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        const struct request_options ask = ask_for(i, false);
+        q[i] = rig_submit(&r, &ask);
+    }
+    rig_wait(&r, N_REQUESTS);
+    for (uint32_t i = 0; i < N_REQUESTS; i++)
+        request_free(q[i]);
+    assert_int_equal(atomic_load(&r.en->allocs), 0);
+    rig_close(&r);
+    (void)state;
+}
+
 static void jumps_replay_to_the_same_plans(void **state)
 {
     for (uint32_t depth = 0; depth < 2; depth++) {
@@ -360,6 +381,7 @@ int main(void)
         cmocka_unit_test(forced_text_takes_fewer_steps),
         cmocka_unit_test(a_grammar_that_is_over_ends_the_answer),
         cmocka_unit_test(a_resumed_answer_goes_on_inside_its_grammar),
+        cmocka_unit_test(the_loop_allocates_nothing),
         cmocka_unit_test(jumps_replay_to_the_same_plans),
     };
     return cmocka_run_group_tests(tests, open_grammars, close_grammars);
