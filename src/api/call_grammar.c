@@ -2,10 +2,14 @@
  * beginning when the grammar is there: parsing a body twice costs less than keeping half a request, and nothing has
  * been taken from anybody's budget by then. */
 #include "api/fields.h"
+#include "api/tools.h"
 
-static bool refuse(const struct error *e, const char *field, struct api_error *ae)
+static bool refuse(const struct error *e, const struct fields *f, struct api_error *ae)
 {
+    const char *field = f->constraint_field;
     struct error named = *e;
+    if (f->constraint.kind == GRAMMAR_STRUCTURE)
+        tools_explain(f->constraint.text, &named);
     if (e->code != ERR_AGAIN) {
         (void)error_prefix(&named, "'%s'", field);
         return api_fail_err(ae, &named, field);
@@ -31,7 +35,7 @@ bool call_grammar(struct call *c, struct fields *f, bool *waits, struct api_erro
         e = ask->error;
         c->ask = NULL;
         mem_free(ask);
-        return f->grammar != NULL || refuse(&e, f->constraint_field, ae);
+        return f->grammar != NULL || refuse(&e, f, ae);
     }
     ask = mem_zalloc(sizeof *ask);
     if (ask == NULL)
@@ -45,7 +49,7 @@ bool call_grammar(struct call *c, struct fields *f, bool *waits, struct api_erro
         return true;
     }
     mem_free(ask);
-    return err == OK || refuse(&e, f->constraint_field, ae);
+    return err == OK || refuse(&e, f, ae);
 }
 
 void call_forget_grammar(struct call *c)

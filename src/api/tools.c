@@ -3,6 +3,7 @@
 
 #include "api/fields.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the tools ---- */
@@ -264,6 +265,47 @@ bool tool_ask_prompt(struct tool_ask *t, struct call *c, struct str prompt, stru
     buf_fini(&part);
     buf_fini(&out);
     return ok;
+}
+
+/* The last text before part n that is a plain word: in a call that is the name. */
+static struct str name_before(const json_t *parts, size_t n)
+{
+    struct str found = {0};
+    for (size_t i = 0; i < n && i < json_array_size(parts); i++) {
+        const json_t *v = json_object_get(json_array_get(parts, i), "value");
+        const struct str s = {json_string_value(v), json_string_length(v)};
+        if (json_is_string(v) && is_name(s))
+            found = s;
+    }
+    return found;
+}
+
+void tools_explain(struct str structure, struct error *e)
+{
+    static const char into[] = ".parts[", schema[] = ".schema: ";
+    struct error none = {0};
+    json_t *doc = NULL;
+    struct str name = {0};
+    const char *why = strstr(e->text, schema), *at = e->text;
+    if (why == NULL || json_parse(structure, &doc, &none) != OK)
+        return;
+    for (const json_t *v = doc; (at = strstr(at, into)) != NULL && at < why && name.n == 0; at++) {
+        const size_t i = (size_t)strtoul(at + strlen(into), NULL, 10);
+        if (json_object_get(v, "part") != NULL) /* a repeat is a step of its own */
+            v = json_object_get(v, "part");
+        const json_t *parts = json_object_get(v, "parts");
+        const char *type = json_string_value(json_object_get(v, "type"));
+        if (type != NULL && strcmp(type, "sequence") == 0)
+            name = name_before(parts, i);
+        v = json_array_get(parts, i);
+    }
+    struct error own = {0};
+    if (name.n > 0)
+        (void)FAIL(&own, e->code, "tool '%.*s': %s", (int)name.n, name.p, why + strlen(schema));
+    else
+        (void)FAIL(&own, e->code, "%s", why + strlen(schema));
+    json_decref(doc);
+    *e = own;
 }
 
 /* ---- messages that are sent back ---- */

@@ -35,6 +35,9 @@ void tool_ask_free(struct tool_ask *t); /* NULL is fine */
  * reasoning, then calls or what the request's own constraint says. */
 bool tool_ask_prompt(struct tool_ask *t, struct call *c, struct str prompt, struct fields *f, struct api_error *ae);
 
+/* The grammar did not compile: its error in terms of a tool, or of the request's schema, and not of the structure. */
+void tools_explain(struct str structure, struct error *e);
+
 /* A message that may carry calls or reasoning, made ready for a template: arguments as JSON instead of text, names
  * before arguments, reasoning under the name templates know. */
 bool tools_message(json_t *message, size_t i, struct api_error *ae);

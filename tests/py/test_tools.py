@@ -299,6 +299,15 @@ def test_bad_tools_are_named(hermes, param, body):
     assert status == 400 and answer["error"]["param"] == param, answer
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_bad_schema_names_its_tool_and_its_place(hermes, choice):
+    bad = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
+    tools = TOOLS + [{"type": "function", "function": {"name": "third", "parameters": bad}}]
+    status, answer = hermes.post("/v1/chat/completions", messages=ASK, tools=tools, tool_choice=choice)
+    assert status == 400 and "'third'" in answer["error"]["message"], answer
+    assert "#/properties/a/pattern" in answer["error"]["message"] and "parts[" not in answer["error"]["message"]
+
+
 def test_hostile_tools_are_answered(hermes):
     """Names and texts full of markers, deep and wide schemas: an answer or a 400, and the server lives."""
     deep = {}
