@@ -10,6 +10,7 @@ whole models are compared too. Where they part, the CPU's two best logits must b
 logits between the backends: rounding, not error.
 """
 import argparse
+import ctypes
 import pathlib
 import sys
 import tempfile
@@ -21,7 +22,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "py"))
 import quern_ops as ops  # noqa: E402
-from quern_model import Model  # noqa: E402
+from quern_model import LIBRARY, Model  # noqa: E402
 
 # Activations are rounded to f16 (bf16 beside BF16 weights), and sums are f32. Q4_K's scales are rounded to f16 too.
 # F8 products of many rows round activations to e4m3 as well: 3 bits and a half, so 2.6% each, and random over a row.
@@ -33,6 +34,7 @@ KV = {"F32": 8e-3, "F16": 8e-3, "BF16": 1.2e-2, "Q8_0": 1.5e-2, "F8_E4M3": 7e-2}
 MODELS = [ROOT / "tests/data/tiny/tiny-1m-f16.gguf", ROOT / "tests/data/tiny/tiny-1m-hf"]
 PROMPTS = [[1, 257, 300, 13, 44, 999, 2, 7, 1, 500], list(range(40, 140)), [5]]
 STEPS = 64
+RESIDENT = [("llama-3.2-1b", "BF16", 1, "BF16"), ("llama-3.1-8b", "BF16", 0, "BF16")]
 BOUND = {"F32": 2e-3, "F16": 2e-3, "BF16": 5e-3}  # inputs of products are rounded to F16; BF16 keys to 8 bits
 failures = []
 
@@ -165,8 +167,63 @@ def check_architectures(_seed):
                 error(twin, want))
 
 
+def check_resident(seed):
+    """Ops recorded as steps of one or two rows, so as one kernel; then whole steps against the same op by op, in real
+    shapes, where the twin is another position's."""
+    ops.record(True)
+    for dtype, bound in PRODUCTS.items():
+        group(f"resident product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
+                                                   for r in (1, 2) for s in ((272, 768), (96, 4096), (5000, 2304))])
+        group(f"resident feed-forward {dtype}", 4 * bound, [
+            lambda r=r, n=n: ops.feed_forward("cuda", dtype, r, n, 768, seed + r) for r in (1, 2) for n in (256, 1024)])
+    group("resident product BF16 as F8", F8, [lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True)
+                                              for r in (1, 2)])
+    for kv in ("F16", "BF16"):
+        cases = []
+        for i, s in enumerate((shape(8, 2, 64), shape(8, 1, 128, block=32), shape(8, 2, 128, window=100, cap=30.0),
+                               shape(7, 1, 64, window=16, rope_dims=32), shape(8, 8, 128, rope=ops.ROPE_PAIRS))):
+            for before in ([0], [15, 16], [1500, 127], [257]):
+                cases.append(lambda s=s, b=before, n=seed + 10 * i: (
+                    ops.attention(["cuda"], "F16", kv, dict(s), b, [1] * len(b), n)[0],
+                    ops.attention(["cpu-ref"], "F16", kv, dict(s), b, [1] * len(b), n)[0]))
+        group(f"resident attention, {kv} cache, {len(cases)} cases", KV[kv], cases)
+    ops.record(False)
+    lib = ctypes.CDLL(str(LIBRARY))
+    lib.quern_bench_open.restype = ctypes.c_void_p
+    lib.quern_bench_open.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_int] * 2 + [ctypes.c_uint32] * 3 + [
+        ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
+    lib.quern_bench_close.argtypes = [ctypes.c_void_p]
+    lib.quern_bench_logits.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int,
+                                       ctypes.c_void_p]
+    for name, dtype, fp8, kv in RESIDENT:
+        text = ctypes.create_string_buffer(1024)
+        handle = lib.quern_bench_open(name.encode(), dtype.encode(), kv.encode(), fp8, 0, 64, 8, 4096, 20000, text,
+                                      len(text))
+        if not handle:
+            failures.append(f"resident {name}: {text.value.decode()}")
+            continue
+
+        def logits(n_seqs, at, resident):
+            out = np.full((2, n_seqs, 128256), np.nan, dtype=np.float32)
+            for i in range(2):  # recorded, then replayed
+                if lib.quern_bench_logits(handle, n_seqs, at, resident, out[i].ctypes.data) != 0:
+                    raise RuntimeError("the step failed")
+            if not np.array_equal(out[0], out[1]):
+                failures.append(f"{name} {dtype}: a replay differs")
+                print(failures[-1], flush=True)
+            return out[1]
+
+        worst, twin = 0.0, float("inf")
+        for n_seqs, at in ((1, 0), (1, 700), (2, 2100)):
+            got, want = logits(n_seqs, at, 1), logits(n_seqs, at, 0)
+            worst = max(worst, *(ops.distance(g[None], w[None]) for g, w in zip(got, want)))
+            twin = min(twin, ops.distance(logits(n_seqs, at + 1, 0), want))
+        lib.quern_bench_close(handle)
+        verdict(f"resident {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache", worst, 3e-2, twin)
+
+
 CHECKS = {"products": check_products, "feed": check_feed_forward, "attention": check_attention,
-          "architectures": check_architectures, "models": check_models}
+          "architectures": check_architectures, "models": check_models, "resident": check_resident}
 
 
 def main():

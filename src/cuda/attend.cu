@@ -1,8 +1,9 @@
 /* Attention: which kernels a step needs. Head sizes and cache types without a kernel of their own take the simple one.
  * When every sequence has one row no tiles of rows exist, and the second launch is left out. */
-#include "cuda/attend.cuh"
+#include "cuda/resident.h"
 
 #define AHEAD_BYTES ((uint64_t)24 << 20)
+#define SPLIT_LEAST 64 /* positions of a part */
 
 static bool has_tiles(const struct attend_args *a)
 {
@@ -56,7 +57,12 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     j.part_sums = d->parts + (size_t)PARTS_MAX * a->n_heads * a->head_dim;
     j.arrived = d->arrived;
     j.ahead = cuda_ahead(d, b->n_rows, AHEAD_BYTES);
-    attend_plan(d, b, j.per_kv, j.n_kv_heads, attend_tile_rows(a->head_dim, j.per_kv));
+    const uint32_t tile_rows = attend_tile_rows(a->head_dim, j.per_kv);
+    if (d->is_collecting && resident_attend(d, b, &j)) {
+        attend_plan(d, b, j.per_kv, tile_rows, d->n_sms / j.n_kv_heads, RESIDENT_SPLIT);
+        return;
+    }
+    attend_plan(d, b, j.per_kv, tile_rows, 3 * d->n_sms / j.n_kv_heads, SPLIT_LEAST);
     attend_decode(d, b, &j);
     if (b->n_rows > b->n_seqs)
         attend_prefill(d, b, &j);

@@ -81,8 +81,56 @@ __host__ __device__ inline uint32_t attend_rows(uint32_t pairs, uint32_t per_kv)
     return pairs / per_kv;
 }
 
+/* Join the parts of a sequence for one kv head, ascending. n_all: rows * query heads of it. */
+template <int THREADS, int D>
+__device__ inline void attend_join(
+    const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, uint32_t n_all, uint32_t first_part)
+{
+    for (uint32_t i = threadIdx.x; i < n_all * (D / 4); i += THREADS) {
+        const uint32_t r = i / (D / 4), at = i % (D / 4) * 4, head = kv_head * j.per_kv + r % j.per_kv;
+        const size_t first = (size_t)(item.slot + r / j.per_kv) * j.n_heads + head;
+        const size_t step = (size_t)item.s.n_rows * j.n_heads;
+        float most = -INFINITY;
+        for (uint32_t p = first_part; p < item.n_parts; p++)
+            most = fmaxf(most, __ldcg(j.part_sums + 2 * (first + p * step)));
+        float sum = 0.0f;
+        float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+        for (uint32_t p = first_part; p < item.n_parts; p++) {
+            const size_t slot = first + p * step;
+            const float2 stat = __ldcg((const float2 *)(j.part_sums + 2 * slot));
+            const float4 x = __ldcg((const float4 *)(j.parts + slot * D + at));
+            const float f = stat.x == -INFINITY ? 0.0f : exp2_fast(stat.x - most);
+            sum += stat.y * f;
+            y = make_float4(y.x + x.x * f, y.y + x.y * f, y.z + x.z * f, y.w + x.w * f);
+        }
+        const float inv = 1.0f / sum;
+        y = make_float4(y.x * inv, y.y * inv, y.z * inv, y.w * inv);
+        act_put4(j.out, ((size_t)(item.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at, y);
+    }
+}
+
+/* True in each of the block's first THREADS threads when it arrives last; the counter is zero again then. */
+template <int THREADS> __device__ inline bool attend_is_last(uint32_t *counter, uint32_t expected)
+{
+    __shared__ bool last;
+    __threadfence();
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    if (threadIdx.x == 0) {
+        last = atomicAdd(counter, 1) == expected - 1;
+        if (last)
+            *counter = 0;
+    }
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    const bool mine = last;
+    __threadfence();
+    return mine;
+}
+
 /* Launchers: attend_plan.cu, attend_decode.cu, attend_prefill.cu, attend_simple.cu. */
-void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t n_kv_heads, uint32_t rows_per_tile);
+/* blocks: that parts are for, at least one each where the context allows parts of `shortest`. */
+void attend_plan(
+    struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, uint32_t blocks, uint32_t shortest);
 uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv);
 void attend_decode(struct dev *d, const struct batch *b, const struct attend_job *j);
 void attend_prefill(struct dev *d, const struct batch *b, const struct attend_job *j);

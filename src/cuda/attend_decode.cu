@@ -203,51 +203,6 @@ __device__ static void write_part(const struct attend_job &j, const struct part_
     }
 }
 
-/* Join the parts of a sequence, ascending. */
-template <int D>
-__device__ static void join_parts(const struct attend_job &j, const struct part_work &w, const struct plan_item &item)
-{
-    for (uint32_t i = threadIdx.x; i < w.n_all * (D / 4); i += THREADS) {
-        const uint32_t r = i / (D / 4), at = i % (D / 4) * 4, head = w.kv_head * j.per_kv + r % j.per_kv;
-        const size_t first = (size_t)(item.slot + r / j.per_kv) * j.n_heads + head;
-        const size_t step = (size_t)w.s.n_rows * j.n_heads;
-        float most = -INFINITY;
-        for (uint32_t p = w.first_part; p < item.n_parts; p++)
-            most = fmaxf(most, __ldcg(j.part_sums + 2 * (first + p * step)));
-        float sum = 0.0f;
-        float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-        for (uint32_t p = w.first_part; p < item.n_parts; p++) {
-            const size_t slot = first + p * step;
-            const float2 stat = __ldcg((const float2 *)(j.part_sums + 2 * slot));
-            const float4 x = __ldcg((const float4 *)(j.parts + slot * D + at));
-            const float f = stat.x == -INFINITY ? 0.0f : exp2_fast(stat.x - most);
-            sum += stat.y * f;
-            y = make_float4(y.x + x.x * f, y.y + x.y * f, y.z + x.z * f, y.w + x.w * f);
-        }
-        const float inv = 1.0f / sum;
-        y = make_float4(y.x * inv, y.y * inv, y.z * inv, y.w * inv);
-        act_put4(j.out, ((size_t)(w.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at, y);
-    }
-}
-
-/* True in every thread of the block that arrives last; the counter is zero again then. */
-__device__ static bool is_last(uint32_t *counter, uint32_t expected)
-{
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(counter, 1) == expected - 1;
-        if (last)
-            *counter = 0;
-    }
-    __syncthreads();
-    const bool mine = last;
-    __threadfence();
-    return mine;
-}
-
 __device__ static bool work_of(
     const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, uint32_t split, struct part_work &w)
 {
@@ -312,8 +267,8 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__
             continue;
         decode_part<T, D>(j, item, w, (T *)memory, stats);
         if (item.n_parts - w.first_part > 1) {
-            if (is_last(&j.arrived[item.seq * j.n_kv_heads + w.kv_head], item.n_parts - w.first_part))
-                join_parts<D>(j, w, item);
+            if (attend_is_last<THREADS>(&j.arrived[item.seq * j.n_kv_heads + w.kv_head], item.n_parts - w.first_part))
+                attend_join<THREADS, D>(j, item, w.kv_head, w.n_all, w.first_part);
         }
         __syncthreads(); /* the room and the stats are free again */
     }

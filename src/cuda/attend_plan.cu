@@ -1,10 +1,9 @@
 /* The plan of a step's attention: one block walks the sequences. */
 #include "cuda/attend.cuh"
 
-#define THREADS     1024
-#define SPLIT_LEAST 64
-#define SPLIT_FREE  1024 /* where the search for a length starts when it may depend on the batch */
-#define ROUNDS      8    /* parts per block of the decode kernel, at most */
+#define THREADS    1024
+#define SPLIT_FREE 1024 /* where the search for a length starts when it may depend on the batch */
+#define ROUNDS     8    /* parts per block of the decode kernel, at most */
 
 /* Exclusive sum over the block; total in every thread. */
 __device__ static uint32_t scan(uint32_t x, uint32_t &total)
@@ -49,12 +48,12 @@ __device__ static uint32_t parts_at(const struct batch_seq *seqs, uint32_t n_seq
  * its bytes, but there are `least` of them, so that every block of the decode kernel has one, where the context allows
  * it. */
 __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv,
-    uint32_t rows_per_tile, bool fixed, uint32_t least, struct plan *plan)
+    uint32_t rows_per_tile, bool fixed, uint32_t least, uint32_t shortest, struct plan *plan)
 {
     launch_wait();
     uint32_t split = fixed ? SPLIT : SPLIT_FREE;
     const uint32_t most = fixed ? PARTS_MAX : min(ROUNDS * least, PARTS_MAX);
-    while (!fixed && split > SPLIT_LEAST && parts_at(seqs, n_seqs, per_kv, split) < least)
+    while (!fixed && split > shortest && parts_at(seqs, n_seqs, per_kv, split) < least)
         split /= 2;
     while (parts_at(seqs, n_seqs, per_kv, split) > most && split < 1u << 30)
         split *= 2;
@@ -89,13 +88,13 @@ __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs
     }
 }
 
-void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t n_kv_heads, uint32_t rows_per_tile)
+void attend_plan(
+    struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, uint32_t blocks, uint32_t shortest)
 {
-    const uint32_t least = 3 * d->n_sms / n_kv_heads;
     if (d->planned_version == d->batch_version && d->planned_per_kv == per_kv)
         return;
-    cuda_launch(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile, d->deterministic, least,
-        d->plan);
+    cuda_launch_beside(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile, d->deterministic,
+        blocks, shortest, d->plan);
     d->planned_version = d->batch_version;
     d->planned_per_kv = per_kv;
 }

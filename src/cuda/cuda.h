@@ -38,6 +38,9 @@ struct cuda_limits {
 };
 void cuda_measure(struct dev *d, struct cuda_limits *out);
 
+/* For tests and measurements: whether steps recorded from now on may be one kernel (resident.h). They may at first. */
+void cuda_allow_resident(bool allow);
+
 #ifdef __cplusplus
 }
 #endif

@@ -66,6 +66,8 @@ struct lt_plan {
 struct graph {
     struct graph_key key;
     cudaGraphExec_t exec; /* NULL = free */
+    void *program;        /* of its resident kernel; NULL = none */
+    bool may_reside;
     uint64_t used;
 };
 
@@ -76,7 +78,8 @@ struct ahead {
     uint64_t bytes; /* 0 = nothing known */
 };
 
-struct plan; /* attend_plan.cu: how the attention of this step is cut */
+struct resident; /* resident.cu: a step of few rows, as it is collected */
+struct plan;     /* attend_plan.cu: how the attention of this step is cut */
 
 struct dev {
     cudaStream_t stream;
@@ -122,6 +125,8 @@ struct dev {
     uint64_t clock;
     struct graph_key recording;
     bool is_recording;
+    struct resident *resident;
+    bool is_collecting; /* ops are written down for a resident kernel */
 };
 
 /* Keep the first failure. */
@@ -148,6 +153,22 @@ bool cuda_adjacent(const struct weight *a, const struct weight *b);
 void cuda_trace_start(struct dev *d);
 void cuda_trace(struct dev *d, const struct weight *w);
 struct ahead cuda_ahead(const struct dev *d, uint32_t n_rows, uint64_t most);
+
+/* resident.cu. Recording begins and ends; true from the three: the op is part of the kernel to come. flush launches
+ * what was collected, and comes before whatever else is launched. end gives the program, which lives as long as the
+ * graph, and whether the recording is worth keeping: the next one will know better what to collect. */
+bool resident_is_allowed(void);
+void resident_begin(struct dev *d, uint32_t n_rows);
+void *resident_end(struct dev *d, bool *keep);
+void resident_free(struct dev *d);
+void resident_flush(struct dev *d);
+bool resident_norm(struct dev *d, const struct norm_args *a);
+void resident_norm_read(struct dev *d); /* nobody else will read what was normalised last */
+struct skinny_job;
+struct attend_job;
+bool resident_product(struct dev *d, enum format format, const struct skinny_job *j, const struct acts *in);
+bool resident_attend(struct dev *d, const struct batch *b, const struct attend_job *j);
+void cuda_norm_now(struct dev *d, const struct norm_args *a);
 
 /* products.cu: out[t * ldc + o] = sum over k of in[t][k] * m[o][k] (+ out when add), for the rows of m and, when they
  * are adjacent, of what follows it: n_out may span several. f32, or bf16 when bf16_out. */

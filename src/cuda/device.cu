@@ -25,8 +25,11 @@ static void dev_close(struct dev *d)
     if (d->stream != NULL)
         cudaStreamSynchronize(d->stream);
     for (uint32_t i = 0; i < GRAPHS_MAX; i++)
-        if (d->graphs[i].exec != NULL)
+        if (d->graphs[i].exec != NULL) {
             cudaGraphExecDestroy(d->graphs[i].exec);
+            cudaFree(d->graphs[i].program);
+        }
+    resident_free(d);
     if (d->lt != NULL)
         cublasLtDestroy(d->lt);
     cuda_slabs_free(d);
@@ -212,12 +215,24 @@ static bool same_key(struct graph_key a, struct graph_key b)
 static bool graph_replay(struct dev *d, struct graph_key key)
 {
     for (uint32_t i = 0; i < GRAPHS_MAX; i++)
-        if (d->graphs[i].exec != NULL && same_key(d->graphs[i].key, key)) {
+        if (d->graphs[i].exec != NULL && same_key(d->graphs[i].key, key) &&
+            d->graphs[i].may_reside == resident_is_allowed()) {
             d->graphs[i].used = ++d->clock;
             CUDA_DO(d, cudaGraphLaunch(d->graphs[i].exec, d->stream));
             return true;
         }
     return false;
+}
+
+static void graph_drop(struct dev *d, struct graph *g)
+{
+    if (g->exec != NULL) {
+        CUDA_DO(d, cudaStreamSynchronize(d->stream));
+        CUDA_DO(d, cudaGraphExecDestroy(g->exec));
+        CUDA_DO(d, cudaFree(g->program));
+    }
+    g->exec = NULL;
+    g->program = NULL;
 }
 
 /* Steps of one row per sequence come again and again; the shape of a prompt hardly ever does, so it just runs. */
@@ -226,31 +241,39 @@ static void graph_begin(struct dev *d, struct graph_key key)
     d->batch_version++; /* the recording has its own plan */
     d->recording = key;
     d->is_recording = key.n_rows == key.n_seqs;
-    if (d->is_recording)
+    if (d->is_recording) {
         CUDA_DO(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
+        resident_begin(d, key.n_rows);
+    }
 }
 
 static void graph_end(struct dev *d)
 {
     if (!d->is_recording)
         return;
+    bool keep;
+    void *program = resident_end(d, &keep);
     d->is_recording = false;
     d->batch_version++;
     struct graph *slot = &d->graphs[0];
     for (uint32_t i = 1; i < GRAPHS_MAX; i++)
         if (slot->exec != NULL && (d->graphs[i].exec == NULL || d->graphs[i].used < slot->used))
             slot = &d->graphs[i];
-    if (slot->exec != NULL)
-        CUDA_DO(d, cudaGraphExecDestroy(slot->exec));
-    slot->exec = NULL;
+    graph_drop(d, slot);
     cudaGraph_t graph = NULL;
     CUDA_DO(d, cudaStreamEndCapture(d->stream, &graph));
-    if (graph == NULL)
+    if (graph == NULL) {
+        CUDA_DO(d, cudaFree(program));
         return;
+    }
     CUDA_DO(d, cudaGraphInstantiate(&slot->exec, graph, 0));
     CUDA_DO(d, cudaGraphDestroy(graph));
     slot->key = d->recording;
+    slot->program = program;
+    slot->may_reside = resident_is_allowed();
     graph_replay(d, slot->key);
+    if (!keep)
+        graph_drop(d, slot);
 }
 
 void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a)

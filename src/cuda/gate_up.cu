@@ -69,7 +69,8 @@ static void gate_up_skinny(struct dev *d, const struct batch *b, const struct ga
     j.act_f32 = out.f32;
     j.act_f16 = out.f16;
     j.act_bf16 = out.bf16;
-    cuda_skinny(d, gate->format, &j);
+    if (!resident_product(d, gate->format, &j, a->in))
+        cuda_skinny(d, gate->format, &j);
 }
 
 void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args *a)

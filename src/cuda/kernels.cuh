@@ -37,8 +37,9 @@ __device__ __forceinline__ void launch_next()
 #endif
 }
 
+/* At once, whatever is being collected. */
 template <typename... P, typename... A>
-void cuda_launch(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, A... args)
+void cuda_launch_beside(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, A... args)
 {
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute attribute = {};
@@ -55,6 +56,13 @@ void cuda_launch(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t thread
             (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
             "cudaFuncSetAttribute");
     cuda_note(d, (int)cudaLaunchKernelEx(&c, kernel, P(args)...), "cudaLaunchKernelEx");
+}
+
+template <typename... P, typename... A>
+void cuda_launch(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, A... args)
+{
+    resident_flush(d);
+    cuda_launch_beside(d, kernel, grid, threads, shared, args...);
 }
 
 /* ---- looking ahead -------------------------------------------------------------------------------------------------
@@ -198,19 +206,19 @@ __device__ __forceinline__ void float_store(void *p, size_t at, enum dtype dtype
 __device__ __forceinline__ void mma(
     __half, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ void mma(
     __nv_bfloat16, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 /* For values that are known to be small: weights of attention, heads. */

@@ -20,6 +20,7 @@ void cuda_logits(struct dev *d, const struct logits_args *a)
     const uint32_t n = a->head->n_out;
     const struct product p = {m, n, a->n_rows, a->in, a->out, n, false, false};
     cuda_product(d, &p);
+    resident_norm_read(d);
     if (a->scale != 1.0f || a->cap > 0.0f)
         cuda_launch(d, cap_kernel, dim3(a->n_rows), THREADS, 0, a->out, n, a->scale, a->cap);
 }

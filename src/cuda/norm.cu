@@ -63,6 +63,12 @@ __global__ static void norm_odd_kernel(const float *x, const uint32_t *rows, uin
 
 void cuda_norm(struct dev *d, const struct norm_args *a)
 {
+    if (!resident_norm(d, a))
+        cuda_norm_now(d, a);
+}
+
+void cuda_norm_now(struct dev *d, const struct norm_args *a)
+{
     const struct ahead ahead = cuda_ahead(d, a->n_rows, AHEAD_BYTES);
     const uint32_t blocks = a->n_rows + (ahead.bytes > 0 ? LOOKERS : 0);
     cuda_launch(d, a->n % 4 == 0 ? norm_kernel : norm_odd_kernel, dim3(blocks), THREADS, 0, a->x, a->rows, a->n,

@@ -143,6 +143,7 @@ static const cublasLtMatmulAlgo_t *plan_for(struct dev *d, const struct lt_parts
 
 static void lt_run(struct dev *d, const struct lt_call *c)
 {
+    resident_flush(d);
     const float alpha = 1.0f, beta = c->add ? 1.0f : 0.0f;
     struct lt_parts l = {};
     int status = make_parts(&l, c);
@@ -249,7 +250,8 @@ static void product_skinny(struct dev *d, const struct product *p)
     j.out = (float *)p->out;
     j.ldc = p->ldc;
     j.scale = 1.0f;
-    cuda_skinny(d, m->format, &j);
+    if (!resident_product(d, m->format, &j, p->in))
+        cuda_skinny(d, m->format, &j);
 }
 
 void cuda_product(struct dev *d, const struct product *p)

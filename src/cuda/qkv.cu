@@ -199,7 +199,8 @@ static void qkv_skinny(struct dev *d, const struct batch *b, const struct kv_cac
         j.ldc = a->n_heads * a->head_dim;
         j.heads = heads_of(b, kv, a);
         j.heads.first_row = first;
-        cuda_skinny(d, m->format, &j);
+        if (!resident_product(d, m->format, &j, a->in))
+            cuda_skinny(d, m->format, &j);
         first += rows;
         i = next;
     }

@@ -61,24 +61,77 @@ __device__ __forceinline__ float finished(const struct skinny_job &j, float y)
     return j.cap > 0.0f ? j.cap * tanhf(y / j.cap) : y;
 }
 
-__device__ inline void end_heads(const struct skinny_job &j, uint32_t row, uint32_t ra, uint32_t rb, float a, float b)
+/* What an end needs beside the sums of a pair of outputs; loaded apart, so that it can be asked for early. */
+struct end_in {
+    float scale_a, scale_b; /* F8 */
+    float a, b;             /* bias, and what is added to */
+    float cos, sin;         /* QKV */
+    uint32_t slot;
+};
+
+/* Which head a row of q, k, v belongs to: part 0, 1, 2 and the head within it. */
+__device__ __forceinline__ uint32_t head_of(const struct skinny_heads &h, uint32_t row, uint32_t &local)
+{
+    const uint32_t head = row / h.head_dim, k_at = h.n_heads, v_at = h.n_heads + h.n_kv_heads;
+    local = head < k_at ? head : head < v_at ? head - k_at : head - v_at;
+    return head < k_at ? 0 : head < v_at ? 1 : 2;
+}
+
+__device__ __forceinline__ bool is_turned(const struct skinny_heads &h, uint32_t part, uint32_t lo, uint32_t &turn)
+{
+    turn = h.rope == ROPE_PAIRS ? lo / 2 : lo;
+    return part < 2 && h.rope != ROPE_NONE && turn < h.rope_dims / 2 && lo < h.rope_dims;
+}
+
+__device__ __forceinline__ struct end_in end_load(
+    const struct skinny_job &j, uint32_t row, uint32_t expert, uint32_t ra, uint32_t rb)
+{
+    struct end_in in = {1.0f, 1.0f, 0.0f, 0.0f, 1.0f, 0.0f, 0};
+    const size_t at = (size_t)expert * j.n_out;
+    const bool is_glu = j.end == SKINNY_GLU, has_a = ra < j.n_out, has_b = rb < j.n_out;
+    if (j.scale0 != NULL) {
+        in.scale_a = has_a ? F8_FACTOR * j.scale0[at + ra] : 0.0f;
+        in.scale_b = has_b ? F8_FACTOR * (is_glu ? j.scale1 : j.scale0)[at + rb] : 0.0f;
+    }
+    if (j.end == SKINNY_QKV) {
+        const struct skinny_heads &h = j.heads;
+        uint32_t local, turn;
+        const uint32_t part = head_of(h, ra + h.first_row, local), lo = (ra + h.first_row) % h.head_dim;
+        if (h.bias[part] != NULL) {
+            in.a = h.bias[part][local * h.head_dim + lo];
+            in.b = h.bias[part][local * h.head_dim + (rb + h.first_row) % h.head_dim];
+        }
+        if (is_turned(h, part, lo, turn)) {
+            const float2 t = *(const float2 *)(h.rope_table + (size_t)h.pos[row] * h.rope_dims + 2 * turn);
+            in.cos = t.x;
+            in.sin = t.y;
+        }
+        in.slot = h.slot[row];
+        return in;
+    }
+    const float *second = is_glu ? j.bias1 : j.bias0;
+    in.a = j.bias0 != NULL && has_a ? j.bias0[at + ra] : 0.0f;
+    in.b = second != NULL && has_b ? second[at + rb] : 0.0f;
+    if (j.end == SKINNY_ADD) {
+        in.a += has_a ? __ldcg(j.out + (size_t)row * j.ldc + ra) : 0.0f;
+        in.b += has_b ? __ldcg(j.out + (size_t)row * j.ldc + rb) : 0.0f;
+    }
+    return in;
+}
+
+__device__ inline void end_heads(
+    const struct skinny_job &j, uint32_t row, uint32_t ra, uint32_t rb, float a, float b, const struct end_in &in)
 {
     const struct skinny_heads &h = j.heads;
-    const uint32_t at = ra + h.first_row, head = at / h.head_dim, lo = at % h.head_dim,
-                   hi = (rb + h.first_row) % h.head_dim;
-    const uint32_t q_end = h.n_heads, k_end = q_end + h.n_kv_heads;
-    const uint32_t part = head < q_end ? 0 : head < k_end ? 1 : 2;
-    const uint32_t local = part == 0 ? head : part == 1 ? head - q_end : head - k_end;
-    if (h.bias[part] != NULL) {
-        a += h.bias[part][local * h.head_dim + lo];
-        b += h.bias[part][local * h.head_dim + hi];
-    }
-    const uint32_t turn = h.rope == ROPE_PAIRS ? lo / 2 : lo;
-    if (part < 2 && h.rope != ROPE_NONE && turn < h.rope_dims / 2 && lo < h.rope_dims) {
-        const float *t = h.rope_table + (size_t)h.pos[row] * h.rope_dims + 2 * turn;
-        const float c = t[0], s = t[1], x = a;
-        a = x * c - b * s;
-        b = x * s + b * c;
+    const uint32_t lo = (ra + h.first_row) % h.head_dim, hi = (rb + h.first_row) % h.head_dim;
+    uint32_t local, turn;
+    const uint32_t part = head_of(h, ra + h.first_row, local);
+    a += in.a;
+    b += in.b;
+    if (is_turned(h, part, lo, turn)) {
+        const float x = a;
+        a = x * in.cos - b * in.sin;
+        b = x * in.sin + b * in.cos;
     }
     if (part == 0) {
         float *q = j.out + (size_t)row * j.ldc + local * h.head_dim;
@@ -86,47 +139,39 @@ __device__ inline void end_heads(const struct skinny_job &j, uint32_t row, uint3
         q[hi] = b;
         return;
     }
-    const uint32_t slot = h.slot[row];
-    if (slot == KV_SLOT_NONE)
+    if (in.slot == KV_SLOT_NONE)
         return;
-    unsigned char *to = h.blocks + (uint64_t)(slot / h.block_tokens) * h.block_bytes + (part == 1 ? h.k_at : h.v_at) +
-                        ((uint64_t)local * h.block_tokens + slot % h.block_tokens) * h.row_bytes;
+    unsigned char *to = h.blocks + (uint64_t)(in.slot / h.block_tokens) * h.block_bytes +
+                        (part == 1 ? h.k_at : h.v_at) +
+                        ((uint64_t)local * h.block_tokens + in.slot % h.block_tokens) * h.row_bytes;
     float_store(to, lo, h.kv_dtype, a);
     float_store(to, hi, h.kv_dtype, b);
 }
 
-__device__ inline void end_pair(
-    const struct skinny_job &j, uint32_t row, uint32_t expert, uint32_t ra, uint32_t rb, float a, float b)
+/* Rows ra and rb of one activation row have the sums a and b. */
+__device__ inline void end_pair(const struct skinny_job &j, uint32_t row, uint32_t expert, uint32_t ra, uint32_t rb,
+    float a, float b, const struct end_in &in)
 {
-    if (j.scale0 != NULL) {
-        const float *second = j.end == SKINNY_GLU ? j.scale1 : j.scale0;
-        a *= F8_FACTOR * j.scale0[(size_t)expert * j.n_out + min(ra, j.n_out - 1)];
-        b *= F8_FACTOR * second[(size_t)expert * j.n_out + min(rb, j.n_out - 1)];
-    }
+    a *= in.scale_a;
+    b *= in.scale_b;
     if (j.end == SKINNY_QKV) {
-        end_heads(j, row, ra, rb, a, b);
+        end_heads(j, row, ra, rb, a, b, in);
         return;
     }
+    a += in.a;
+    b += in.b;
     if (j.end == SKINNY_GLU) {
-        if (ra >= j.n_out)
-            return;
         const struct act_rows out = {j.act_f32, (__half *)j.act_f16, (__nv_bfloat16 *)j.act_bf16};
-        a += j.bias0 != NULL ? j.bias0[(size_t)expert * j.n_out + ra] : 0.0f;
-        b += j.bias1 != NULL ? j.bias1[(size_t)expert * j.n_out + ra] : 0.0f;
-        act_put(out, (size_t)row * j.n_out + ra, glu_of(a, b, j.glu));
+        if (ra < j.n_out)
+            act_put(out, (size_t)row * j.n_out + ra, glu_of(a, b, j.glu));
         return;
     }
     float *to = j.out + (size_t)row * j.ldc;
-    const float *bias = j.bias0 != NULL ? j.bias0 + (size_t)expert * j.n_out : NULL;
     const bool add = j.end == SKINNY_ADD;
-    if (ra < j.n_out) {
-        const float y = a + (bias != NULL ? bias[ra] : 0.0f);
-        to[ra] = add ? to[ra] + y : finished(j, y);
-    }
-    if (rb < j.n_out) {
-        const float y = b + (bias != NULL ? bias[rb] : 0.0f);
-        to[rb] = add ? to[rb] + y : finished(j, y);
-    }
+    if (ra < j.n_out)
+        to[ra] = add ? a : finished(j, a);
+    if (rb < j.n_out)
+        to[rb] = add ? b : finished(j, b);
 }
 
 /* ---- the product ---------------------------------------------------------------------------------------------------
@@ -271,7 +316,8 @@ __device__ __forceinline__ void end_tile(const struct skinny_job &j, uint32_t ti
         }
         uint32_t ra, rb;
         tile_rows(j, tile, p, ra, rb);
-        end_pair(j, j.groups != NULL ? j.order[at] : at, rows.expert, ra, rb, a, b);
+        const uint32_t row = j.groups != NULL ? j.order[at] : at;
+        end_pair(j, row, rows.expert, ra, rb, a, b, end_load(j, row, rows.expert, ra, rb));
     }
 }
 

@@ -1,0 +1,238 @@
+/* Collecting the phases of a resident step; see resident.h. Host code.
+ *
+ * A norm is written down as pending and becomes part of every product that reads it. Should the collection be closed
+ * while one is pending, it is launched behind the kernel, for whoever reads it then. */
+extern "C" {
+#include "base/mem.h"
+}
+#include "cuda/resident.h"
+
+#define SHARED_MOST  ((size_t)227 << 10) /* of a block, on compute capability 9.0 */
+#define SHARED_FIXED ((size_t)3 << 10)   /* what the kernels declare themselves */
+
+enum state {
+    STATE_OFF,  /* nothing is collected */
+    STATE_OPEN, /* ops are written down */
+    STATE_DONE, /* the kernel of this recording was launched */
+};
+
+struct resident {
+    enum state state;
+    bool refused; /* the model has something that is not for us */
+    struct phase phases[RESIDENT_PHASES];
+    uint32_t n;
+    enum resident_set set;
+    uint32_t room_bytes, rows, next_product;
+    struct norm_args norm; /* pending when its out is not NULL */
+    void *program;         /* of this recording; the graph takes it */
+    uint32_t *barrier;
+    size_t barrier_bytes;
+};
+
+static bool is_allowed = true;
+
+extern "C" void cuda_allow_resident(bool allow)
+{
+    is_allowed = allow;
+}
+
+bool resident_is_allowed(void)
+{
+    return is_allowed;
+}
+
+void resident_begin(struct dev *d, uint32_t n_rows)
+{
+    if (d->resident == NULL)
+        d->resident = (struct resident *)mem_zalloc(sizeof *d->resident);
+    struct resident *r = d->resident;
+    if (r == NULL || r->refused || n_rows > RESIDENT_ROWS || d->capability < 90 || !is_allowed)
+        return;
+    r->state = STATE_OPEN;
+    r->n = r->room_bytes = 0;
+    r->rows = n_rows;
+    r->set = RESIDENT_SETS;
+    r->norm.out = NULL;
+    r->program = NULL;
+    d->is_collecting = true;
+}
+
+void *resident_end(struct dev *d, bool *keep)
+{
+    struct resident *r = d->resident;
+    *keep = true;
+    if (r == NULL || r->state == STATE_OFF)
+        return NULL;
+    resident_flush(d);
+    d->is_collecting = false;
+    r->state = STATE_OFF;
+    *keep = !r->refused;
+    return r->program;
+}
+
+void resident_free(struct dev *d)
+{
+    if (d->resident != NULL)
+        cudaFree(d->resident->barrier);
+    mem_free(d->resident);
+}
+
+/* The op goes its own way: what was collected is launched before it. */
+static bool refuse(struct dev *d)
+{
+    resident_flush(d);
+    d->is_collecting = false;
+    d->resident->refused = true;
+    return false;
+}
+
+static bool is_open(struct dev *d)
+{
+    if (d->resident != NULL && d->resident->state == STATE_DONE)
+        d->resident->refused = true; /* something in the middle of the step was not for us */
+    return d->is_collecting;
+}
+
+static enum resident_set set_of(enum format f)
+{
+    switch (f) {
+    case FORMAT_BF16: return RESIDENT_BF16;
+    case FORMAT_F16: return RESIDENT_F16;
+    case FORMAT_F8: return RESIDENT_F8;
+    case FORMAT_Q8:
+    case FORMAT_Q4:
+    case FORMAT_Q4K:
+    case FORMAT_Q6K: return RESIDENT_QUANT;
+    default: return RESIDENT_SETS;
+    }
+}
+
+/* Slots of the ring beside a room of so many bytes. */
+static uint32_t slots_beside(const struct resident *r, enum resident_set set, uint32_t room_bytes)
+{
+    const size_t rest = SHARED_FIXED + room_bytes + (size_t)RESIDENT_SUMS * r->rows * 16 * sizeof(float);
+    const size_t n = rest < SHARED_MOST ? (SHARED_MOST - rest) / resident_slot_bytes(set) : 0;
+    const uint32_t warps = resident_warps(set);
+    return (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS) / warps * warps;
+}
+
+bool resident_norm(struct dev *d, const struct norm_args *a)
+{
+    if (!is_open(d))
+        return false;
+    struct resident *r = d->resident;
+    if (a->n % 4 != 0 || r->norm.out != NULL)
+        return refuse(d);
+    r->norm = *a;
+    return true;
+}
+
+void resident_norm_read(struct dev *d)
+{
+    if (d->is_collecting)
+        d->resident->norm.out = NULL;
+}
+
+bool resident_product(struct dev *d, enum format format, const struct skinny_job *j, const struct acts *in)
+{
+    if (!is_open(d))
+        return false;
+    struct resident *r = d->resident;
+    const enum resident_set set = set_of(format);
+    if (set == RESIDENT_SETS || (r->set != RESIDENT_SETS && r->set != set) || r->n == RESIDENT_PHASES ||
+        j->groups != NULL || j->n_in % 64 != 0 || j->row_bytes % 16 != 0 || j->n_rows > r->rows)
+        return refuse(d);
+    const uint32_t room = MAX(r->room_bytes, j->n_rows * resident_width(j->n_in) * 2);
+    if (slots_beside(r, set, room) == 0)
+        return refuse(d);
+    r->set = set;
+    r->room_bytes = room;
+    struct phase *p = &r->phases[r->n++];
+    *p = {};
+    p->kind = PHASE_PRODUCT;
+    p->format = format;
+    p->job = *j;
+    if (r->norm.out == in) {
+        p->x = r->norm.x;
+        p->gain = r->norm.gain;
+        p->rows = r->norm.rows;
+        p->eps = r->norm.eps;
+    }
+    if (j->end == SKINNY_ADD) /* the rows that a norm was pending for have changed */
+        r->norm.out = NULL;
+    return true;
+}
+
+bool resident_attend(struct dev *d, const struct batch *b, const struct attend_job *j)
+{
+    if (!is_open(d))
+        return false;
+    struct resident *r = d->resident;
+    const bool fits = (j->head_dim == 64 || j->head_dim == 128) && j->per_kv <= RESIDENT_HEADS &&
+                      (j->dtype == DTYPE_F16 || j->dtype == DTYPE_BF16) && b->n_rows == b->n_seqs &&
+                      r->n < RESIDENT_PHASES && r->set != RESIDENT_SETS;
+    if (!fits)
+        return refuse(d);
+    const uint32_t floats = resident_warps(r->set) * (j->per_kv * j->head_dim + RESIDENT_HEADS * 2);
+    const uint32_t room = MAX(r->room_bytes, floats * (uint32_t)sizeof(float));
+    if (slots_beside(r, r->set, room) == 0)
+        return refuse(d);
+    r->room_bytes = room;
+    struct phase *p = &r->phases[r->n++];
+    *p = {};
+    p->kind = PHASE_ATTEND;
+    p->attend = *j;
+    return true;
+}
+
+/* The phases to the device, beside the recording. */
+static bool upload(struct dev *d, struct resident *r)
+{
+    size_t have = 0;
+    void *program = NULL;
+    const size_t bytes = r->n * sizeof(struct phase);
+    if (cuda_room(d, &program, &have, bytes) == NULL ||
+        cuda_room(d, (void **)&r->barrier, &r->barrier_bytes, 256) == NULL)
+        return false;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaStream_t side = NULL;
+    CUDA_DO(d, cudaThreadExchangeStreamCaptureMode(&mode));
+    CUDA_DO(d, cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+    CUDA_DO(d, cudaMemcpyAsync(program, r->phases, bytes, cudaMemcpyHostToDevice, side));
+    CUDA_DO(d, cudaStreamSynchronize(side));
+    CUDA_DO(d, cudaStreamDestroy(side));
+    CUDA_DO(d, cudaThreadExchangeStreamCaptureMode(&mode));
+    r->program = program;
+    return true;
+}
+
+void resident_flush(struct dev *d)
+{
+    struct resident *r = d->resident;
+    if (!d->is_collecting || (r->n == 0 && r->norm.out == NULL)) /* what comes before the first layer may come */
+        return;
+    d->is_collecting = false;
+    r->state = STATE_DONE;
+    r->next_product = r->n;
+    for (uint32_t i = r->n; i-- > 0;) {
+        r->phases[i].next_product = r->next_product;
+        r->next_product = r->phases[i].kind == PHASE_PRODUCT ? i : r->next_product;
+    }
+    if (r->next_product < r->n && upload(d, r)) {
+        const uint32_t n_slots = slots_beside(r, r->set, r->room_bytes);
+        const struct resident_args a = {
+            (const struct phase *)r->program, r->n, r->next_product, n_slots, r->room_bytes, r->barrier};
+        const size_t shared = n_slots * resident_slot_bytes(r->set) + r->room_bytes +
+                              (size_t)RESIDENT_SUMS * r->rows * 16 * sizeof(float);
+        switch (r->set) {
+        case RESIDENT_F8: resident_run_bytes(d, shared, &a); break;
+        case RESIDENT_QUANT: resident_run_quant(d, shared, &a); break;
+        default: resident_run_plain(d, r->set, shared, &a); break;
+        }
+    }
+    if (r->norm.out != NULL) {
+        const struct norm_args left = r->norm;
+        r->norm.out = NULL;
+        cuda_norm_now(d, &left);
+    }
+}

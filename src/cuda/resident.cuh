@@ -1,0 +1,484 @@
+/* The kernel behind resident.h. A block a multiprocessor, which walks the phases; a barrier over the chip between them.
+ *
+ * Weights. One warp, the carrier, walks the stages of all phases in the order in which they will be multiplied, and
+ * asks for each as soon as a place in the ring is free, whatever phase it belongs to. A stage is full when its bytes
+ * have come, and free when the warp that multiplied it says so.
+ *
+ * Products. A block takes tiles of 16 matrix rows in turn. k is cut into stages (resident_cells.cuh); a
+ * slot of the ring belongs to one warp, which sums what comes there from zero on the matrix unit, even and odd slices
+ * apart. The sums of a
+ * tile's stages are added ascending. So the order of float operations belongs to the shape of the matrix alone.
+ *
+ * What other blocks wrote is read past the first-level cache. */
+#ifndef CUDA_RESIDENT_CUH
+#define CUDA_RESIDENT_CUH
+
+#include "cuda/resident.h"
+#include "cuda/resident_attend.cuh"
+#include "cuda/resident_cells.cuh"
+#include "cuda/skinny.cuh"
+
+/* Warps that multiply; measured, docs/benchmarks.md. One more carries. */
+#define PLAIN_WARPS  11
+#define F8_WARPS     11
+#define QUANT_WARPS  9
+#define NORM_THREADS 256 /* as norm.cu has, so that the sum is taken in the same order */
+
+/* ---- sets of formats -----------------------------------------------------------------------------------------------
+ */
+
+template <class F, int W> struct SetOne {
+    static constexpr int WARPS = W;
+    static constexpr uint32_t SLOT = Cell<F>::SLOT;
+    template <class V> static __device__ __forceinline__ void visit(enum format, V &&v)
+    {
+        v(F());
+    }
+};
+
+struct SetQuant {
+    static constexpr int WARPS = QUANT_WARPS;
+    static constexpr uint32_t SLOT = Cell<FormatQ4K>::SLOT;
+    template <class V> static __device__ __forceinline__ void visit(enum format f, V &&v)
+    {
+        switch (f) {
+        case FORMAT_Q4: v(FormatQ4()); break;
+        case FORMAT_Q4K: v(FormatQ4K()); break;
+        case FORMAT_Q6K: v(FormatQ6K()); break;
+        default: v(FormatQ8()); break;
+        }
+    }
+};
+
+/* ---- the ring ------------------------------------------------------------------------------------------------------
+ */
+
+struct ring {
+    unsigned char *slots;
+    uint64_t *full, *free; /* barriers of each slot, in shared memory */
+    uint32_t n, bytes;     /* slots; bytes of one */
+};
+
+__device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals) : "memory");
+}
+
+/* This thread's copies so far have come: an arrival, when it is so. */
+__device__ __forceinline__ void barrier_arrive_copied(uint64_t *b)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_at(b)) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t *b)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
+#endif
+}
+
+/* The barrier's round of this parity is over. */
+__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t done;
+    do
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(shared_at(b)), "r"(parity)
+                     : "memory");
+    while (done == 0);
+#endif
+}
+
+/* The multiplying warps meet; the carrier has no part in it. */
+template <int WARPS> __device__ __forceinline__ void warps_meet()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");
+}
+
+/* ---- phases --------------------------------------------------------------------------------------------------------
+ */
+
+/* A phase on its way from memory to shared memory, by one warp: taken at the start of a phase and put down at its end,
+ * so that nobody waits for it. */
+struct moving {
+    static constexpr uint32_t WORDS = (sizeof(struct phase) / 8 + 31) / 32;
+    uint2 word[WORDS];
+
+    __device__ __forceinline__ void take(const struct phase *from)
+    {
+        static_assert(sizeof(struct phase) % 8 == 0, "moved in words");
+#pragma unroll
+        for (uint32_t i = 0; i < WORDS; i++) {
+            const uint32_t at = threadIdx.x % 32 + 32 * i;
+            word[i] = at < sizeof(struct phase) / 8 ? __ldg((const uint2 *)from + at) : make_uint2(0, 0);
+        }
+    }
+
+    __device__ __forceinline__ void put(struct phase *to) const
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < WORDS; i++) {
+            const uint32_t at = threadIdx.x % 32 + 32 * i;
+            if (at < sizeof(struct phase) / 8)
+                ((uint2 *)to)[at] = word[i];
+        }
+        __syncwarp();
+    }
+};
+
+/* ---- carrying weights ----------------------------------------------------------------------------------------------
+ */
+
+__device__ __forceinline__ uint32_t tiles_of(const struct skinny_job &j)
+{
+    const uint32_t per_tile = j.end == SKINNY_GLU ? 8 : 16;
+    return (j.n_out + per_tile - 1) / per_tile;
+}
+
+/* Tiles of this block. */
+__device__ __forceinline__ uint32_t tiles_here(const struct skinny_job &j)
+{
+    const uint32_t n = tiles_of(j);
+    return blockIdx.x < n ? (n - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+}
+
+__device__ __forceinline__ const unsigned char *row_of(const struct skinny_job &j, uint32_t tile, uint32_t r)
+{
+    uint32_t a, b;
+    tile_rows(j, tile, r % 8, a, b);
+    const bool second = r >= 8;
+    const unsigned char *base = second && j.end == SKINNY_GLU ? j.w1 : j.w0;
+    return base + (size_t)min(second ? b : a, j.n_out - 1) * j.row_bytes;
+}
+
+template <class Set>
+__device__ void carry(const struct resident_args &a, const struct ring &ring, struct phase *described)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t slot = 0, round = 0;
+    struct moving next;
+    next.take(a.program + a.first_product);
+    next.put(described);
+    while (true) {
+        const struct skinny_job &j = described->job;
+        const uint32_t n_tiles = tiles_of(j), n_in = j.n_in, next_product = described->next_product;
+        if (next_product < a.n)
+            next.take(a.program + next_product);
+        Set::visit(described->format, [&](auto f) {
+            using C = Cell<decltype(f)>;
+            for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
+                struct cell_rows rows;
+#pragma unroll
+                for (int r = 0; r < 4; r++)
+                    rows.unit[r] = row_of(j, tile, lane / 8 + 4 * r) + lane % 8 * 16;
+                rows.rest = row_of(j, tile, lane % 16);
+                for (uint32_t k = 0; k < n_in; k += C::STEP) {
+                    if (round > 0)
+                        barrier_wait(&ring.free[slot], (round - 1) & 1);
+                    C::fetch(ring.slots + (size_t)slot * ring.bytes, rows, k, n_in);
+                    barrier_arrive_copied(&ring.full[slot]);
+                    if (++slot == ring.n) {
+                        slot = 0;
+                        round++;
+                    }
+                }
+            }
+        });
+        if (next_product >= a.n)
+            break;
+        __syncwarp();
+        next.put(described);
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* ---- activations ---------------------------------------------------------------------------------------------------
+ */
+
+/* The sum over the multiplying warps, ascending; as block_reduce. */
+template <int WARPS> __device__ __forceinline__ float warps_sum(float x)
+{
+    __shared__ float part[WARPS];
+    for (int step = 16; step > 0; step /= 2)
+        x += __shfl_xor_sync(ALL_LANES, x, step);
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = x;
+    warps_meet<WARPS>();
+    float all = part[0];
+    for (int i = 1; i < WARPS; i++)
+        all += part[i];
+    warps_meet<WARPS>();
+    return all;
+}
+
+/* Row r of x, normalised, as 16-bit numbers into shared memory; norm.cu's arithmetic. */
+template <typename T, int WARPS> __device__ void rows_normed(const struct phase &p, uint32_t r, uint16_t *to)
+{
+    const uint32_t n = p.job.n_in, quads = n / 4;
+    const float4 *row = (const float4 *)(p.x + (size_t)(p.rows != NULL ? p.rows[r] : r) * n);
+    const float4 *gains = (const float4 *)p.gain;
+    const bool mine = threadIdx.x < NORM_THREADS;
+    float4 held[4], gain[4];
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t at = threadIdx.x + i * NORM_THREADS;
+        const bool there = mine && at < quads;
+        held[i] = there ? __ldcg(row + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        gain[i] = there ? __ldg(gains + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
+    for (uint32_t at = threadIdx.x + 4 * NORM_THREADS; mine && at < quads; at += NORM_THREADS) {
+        const float4 v = __ldcg(row + at);
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    const float inv = rsqrtf(warps_sum<WARPS>(sum) / (float)n + p.eps);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t at = threadIdx.x + i * NORM_THREADS;
+        const float4 v = held[i], g = gain[i];
+        if (mine && at < quads)
+            *(uint2 *)(to + 4 * at) = make_uint2(
+                act_pair(T(), v.x * inv * g.x, v.y * inv * g.y), act_pair(T(), v.z * inv * g.z, v.w * inv * g.w));
+    }
+    for (uint32_t at = threadIdx.x + 4 * NORM_THREADS; mine && at < quads; at += NORM_THREADS) {
+        const float4 v = __ldcg(row + at), g = __ldg(gains + at);
+        *(uint2 *)(to + 4 * at) = make_uint2(
+            act_pair(T(), v.x * inv * g.x, v.y * inv * g.y), act_pair(T(), v.z * inv * g.z, v.w * inv * g.w));
+    }
+}
+
+/* A phase's activation rows into the room, [rows][width], zeros behind each. */
+template <int WARPS> __device__ inline void load_rows(const struct phase &p, uint16_t *room)
+{
+    const uint32_t n = p.job.n_in, width = resident_width(n);
+    for (uint32_t r = 0; r < p.job.n_rows; r++) {
+        uint16_t *to = room + (size_t)r * width;
+        for (uint32_t i = n + threadIdx.x; i < width; i += WARPS * 32)
+            to[i] = 0;
+        if (p.x == NULL) {
+            const uint4 *from = (const uint4 *)((const uint16_t *)p.job.act + (size_t)r * n);
+            for (uint32_t i = threadIdx.x; i < n / 8; i += WARPS * 32)
+                ((uint4 *)to)[i] = __ldcg(from + i);
+        } else if (p.format == FORMAT_BF16)
+            rows_normed<__nv_bfloat16, WARPS>(p, r, to);
+        else
+            rows_normed<__half, WARPS>(p, r, to);
+    }
+    warps_meet<WARPS>();
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------
+ */
+
+/* A slice of a stage: 16 weight rows with the activation row of each lane's column. */
+template <class F>
+__device__ __forceinline__ void multiply_slice(
+    const unsigned char *slot, const uint16_t *row, uint32_t k, uint32_t slice, bool there, float acc[4])
+{
+    typename F::Type type;
+    typename F::Regs a, b;
+    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, e = slice * 4 * F::E + t * F::E;
+    Cell<F>::get(a, slot, g, e, k);
+    Cell<F>::get(b, slot, g + 8, e, k);
+#pragma unroll
+    for (int part = 0; part < F::E / 8; part++) {
+        const uint4 v = there ? *(const uint4 *)(row + k + e + 8 * part) : make_uint4(0, 0, 0, 0);
+        uint32_t p[4], q[4];
+        F::pairs(a, part, p);
+        F::pairs(b, part, q);
+        mma(type, acc, p[0], q[0], p[1], q[1], v.x, v.y);
+        mma(type, acc, p[2], q[2], p[3], q[3], v.z, v.w);
+    }
+}
+
+/* A stage: elements from k on. A row's last slice may lack a partner. */
+template <class F>
+__device__ __forceinline__ void multiply(
+    const unsigned char *slot, const uint16_t *row, uint32_t k, uint32_t n, bool there, float acc[4])
+{
+    constexpr uint32_t SLICE = 4 * F::E, ALL = Cell<F>::STEP / SLICE;
+    const uint32_t n_slices = (min(Cell<F>::STEP, n - k) + SLICE - 1) / SLICE;
+    float odd[4] = {};
+    if (n_slices == ALL) { /* written out, so that all that is loaded can be on its way at once */
+#pragma unroll
+        for (uint32_t slice = 0; slice < ALL; slice += 2) {
+            multiply_slice<F>(slot, row, k, slice, there, acc);
+            multiply_slice<F>(slot, row, k, slice + 1, there, odd);
+        }
+    } else {
+        uint32_t slice = 0;
+        for (; slice + 1 < n_slices; slice += 2) {
+            multiply_slice<F>(slot, row, k, slice, there, acc);
+            multiply_slice<F>(slot, row, k, slice + 1, there, odd);
+        }
+        if (slice < n_slices)
+            multiply_slice<F>(slot, row, k, slice, there, acc);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        acc[i] += odd[i];
+}
+
+/* Add the stages of each of n tiles, ascending, and do what is to be done with them. */
+template <int WARPS>
+__device__ __forceinline__ void finish_tiles(const struct skinny_job &j, uint32_t first, uint32_t n, uint32_t n_stages,
+    const float *sums, const struct end_in &early)
+{
+    const uint32_t n_rows = j.n_rows, each = n_rows * 8;
+    for (uint32_t i = threadIdx.x; i < n * each; i += WARPS * 32) {
+        const uint32_t local = i / each, p = i % 8, column = i % each / 8;
+        const float *from = sums + ((size_t)local * n_stages * n_rows + column) * 16 + p;
+        float a = 0.0f, b = 0.0f;
+#pragma unroll 4
+        for (uint32_t s = 0; s < n_stages; s++) {
+            a += from[s * n_rows * 16];
+            b += from[s * n_rows * 16 + 8];
+        }
+        const uint32_t tile = blockIdx.x + (first + local) * gridDim.x;
+        uint32_t ra, rb;
+        tile_rows(j, tile, p, ra, rb);
+        const bool is_first = first == 0 && i == threadIdx.x;
+        end_pair(j, column, 0, ra, rb, a, b, is_first ? early : end_load(j, column, 0, ra, rb));
+    }
+}
+
+/* What a thread's first pair of outputs will need: asked for at the start of the phase, when the memory is quiet.
+ * Behind a ring of weights on their way it would take microseconds. */
+__device__ __forceinline__ struct end_in load_early(const struct skinny_job &j)
+{
+    const uint32_t each = j.n_rows * 8, local = threadIdx.x / each;
+    struct end_in in = {};
+    if (local < tiles_here(j)) {
+        uint32_t ra, rb;
+        tile_rows(j, blockIdx.x + local * gridDim.x, threadIdx.x % 8, ra, rb);
+        in = end_load(j, threadIdx.x % each / 8, 0, ra, rb);
+    }
+    return in;
+}
+
+/* done: stages of this block before this phase, and after it. */
+template <class Set>
+__device__ void run_product(const struct phase &p, const uint16_t *room, float *sums, const struct ring &ring,
+    uint32_t &done, const struct end_in &early)
+{
+    const struct skinny_job &j = p.job;
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint32_t n_in = j.n_in, n_rows = j.n_rows, n_tiles = tiles_here(j);
+    const bool there = g < n_rows;
+    const uint16_t *row = room + (size_t)(there ? g : 0) * resident_width(n_in);
+    Set::visit(p.format, [&](auto f) {
+        using F = decltype(f);
+        constexpr uint32_t STEP = Cell<F>::STEP;
+        const uint32_t n_stages = (n_in + STEP - 1) / STEP, at_once = max(1u, RESIDENT_SUMS / n_stages);
+        for (uint32_t first = 0; first < n_tiles; first += at_once) {
+            const uint32_t tiles = min(at_once, n_tiles - first), n = tiles * n_stages;
+            for (uint32_t i = (warp + Set::WARPS - done % Set::WARPS) % Set::WARPS; i < n; i += Set::WARPS) {
+                const uint32_t stage = done + i, slot = stage % ring.n,
+                               k = i % n_stages * STEP; /* slot % WARPS: warp */
+                float acc[4] = {};
+                barrier_wait(&ring.full[slot], stage / ring.n & 1);
+                multiply<F>(ring.slots + (size_t)slot * ring.bytes, row, k, n_in, there, acc);
+                __syncwarp();
+                if (threadIdx.x % 32 == 0)
+                    barrier_arrive(&ring.free[slot]);
+                float *to = sums + (size_t)i * n_rows * 16 + g;
+                if (2 * t < n_rows) {
+                    to[2 * t * 16] = acc[0];
+                    to[2 * t * 16 + 8] = acc[2];
+                }
+                if (2 * t + 1 < n_rows) {
+                    to[(2 * t + 1) * 16] = acc[1];
+                    to[(2 * t + 1) * 16 + 8] = acc[3];
+                }
+            }
+            done += n;
+            warps_meet<Set::WARPS>();
+            finish_tiles<Set::WARPS>(j, first, tiles, n_stages, sums, early);
+            if (first + at_once < n_tiles)
+                warps_meet<Set::WARPS>();
+        }
+    });
+}
+
+/* ---- the kernel ----------------------------------------------------------------------------------------------------
+ */
+
+/* All blocks have come here `round` times, and see what the others wrote before. */
+template <int WARPS> __device__ __forceinline__ void chip_barrier(uint32_t *counter, uint32_t round)
+{
+    warps_meet<WARPS>();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(counter, 1);
+        uint32_t seen;
+        do
+            asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+        while (seen < round * gridDim.x);
+        __threadfence();
+    }
+    warps_meet<WARPS>();
+}
+
+template <class Set>
+__device__ void run_phases(
+    const struct resident_args &a, struct phase *described, const struct ring &ring, unsigned char *room, float *sums)
+{
+    const uint32_t warp = threadIdx.x / 32;
+    uint32_t done = 0;
+    struct attend_first first = {};
+    struct moving next;
+    launch_wait();
+    for (uint32_t i = 0; i < a.n; i++) {
+        const struct phase &p = described[i % 2];
+        if (warp == Set::WARPS - 1 && i + 1 < a.n)
+            next.take(a.program + i + 1);
+        if (p.kind == PHASE_ATTEND)
+            resident_attend_phase<Set::WARPS>(p.attend, room, first);
+        else {
+            const struct end_in early = load_early(p.job);
+            load_rows<Set::WARPS>(p, (uint16_t *)room);
+            run_product<Set>(p, (const uint16_t *)room, sums, ring, done, early);
+        }
+        if (warp == Set::WARPS - 1 && i + 1 < a.n) /* in place of the phase before this one */
+            next.put(described + (i + 1) % 2);
+        if (i + 1 < a.n)
+            chip_barrier<Set::WARPS>(a.barrier, i + 1);
+    }
+    launch_next();
+    if (threadIdx.x == 0 && atomicAdd(a.barrier, 1) == a.n * gridDim.x - 1)
+        *a.barrier = 0;
+}
+
+template <class Set>
+__global__ void __launch_bounds__((Set::WARPS + 1) * 32, 1)
+    resident_kernel(const __grid_constant__ struct resident_args a)
+{
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ uint4 shared[];
+    __shared__ __align__(16) unsigned char described[3 * sizeof(struct phase)]; /* this, next; the carrier's */
+    __shared__ uint64_t barriers[2 * RESIDENT_SLOTS];
+    const struct ring ring = {(unsigned char *)shared, barriers, barriers + RESIDENT_SLOTS, a.n_slots, Set::SLOT};
+    unsigned char *room = ring.slots + (size_t)ring.n * ring.bytes;
+    const uint32_t warp = threadIdx.x / 32;
+    if (threadIdx.x < 2 * RESIDENT_SLOTS) /* full: a lane of the carrier each; free: one word of the warp's */
+        barrier_init(&barriers[threadIdx.x], threadIdx.x < RESIDENT_SLOTS ? 32 : 1);
+    struct phase *const phases = (struct phase *)described;
+    if (warp == 0) {
+        struct moving first;
+        first.take(a.program);
+        first.put(phases);
+    }
+    __syncthreads();
+    if (warp == Set::WARPS)
+        carry<Set>(a, ring, phases + 2);
+    else
+        run_phases<Set>(a, phases, ring, room, (float *)(room + a.room_bytes));
+#endif
+}
+
+#endif

@@ -1,0 +1,66 @@
+/* A decode step of one or two rows as one kernel that stays on the chip from the first layer to the logits.
+ *
+ * At one row a step is a stream of weights, and between kernels that stream stands still for some microseconds while
+ * the next one starts, reads its activations and asks for its first bytes. Weights depend on nothing, so here one warp
+ * of each block asks for them ahead, over the ends of products and of layers, into a ring in shared memory; a barrier
+ * over the chip stands between one op and the next, and the ring is full when it opens.
+ *
+ * How it comes about: while a step of few rows is recorded, ops whose work it can do are not launched but written down
+ * as phases (resident_norm, resident_product, resident_attend return true); whatever launches something else closes the
+ * collection first, which launches the kernel. So the ops' contract and their order stay what they are.
+ *
+ * What it takes: BF16, F16 or F8 matrices throughout, or a mix of Q8, Q4, Q4K and Q6K; heads of 64 and 128 in a 16-bit
+ * cache, eight query heads a kv head at most. A model with anything else runs op by op. */
+#ifndef CUDA_RESIDENT_H
+#define CUDA_RESIDENT_H
+
+#include "cuda/attend.cuh"
+#include "cuda/skinny.h"
+
+#define RESIDENT_ROWS   2   /* rows of a step */
+#define RESIDENT_PHASES 896 /* of one step: five a layer of 128, with room for matrices that do not lie together */
+#define RESIDENT_PAD    256 /* activation rows end at a multiple of so many elements */
+#define RESIDENT_SUMS   128 /* stages of one row whose sums lie in shared memory */
+#define RESIDENT_SLOTS  32  /* of the ring, at most */
+#define RESIDENT_HEADS  8   /* query heads of a kv head */
+#define RESIDENT_SPLIT  128 /* positions of a part, at least: a group of 16 for each of 8 warps */
+
+enum phase_kind { PHASE_PRODUCT, PHASE_ATTEND };
+
+struct phase {
+    enum phase_kind kind;
+    enum format format;
+    /* A product's rows are the normalised rows of x, or job.act where x is NULL. */
+    const float *x, *gain;
+    const uint32_t *rows; /* which rows of x; NULL = all */
+    float eps;
+    uint32_t next_product; /* the next phase that is one */
+    union {
+        struct skinny_job job;
+        struct attend_job attend;
+    };
+};
+
+struct resident_args {
+    const struct phase *program;
+    uint32_t n, first_product;
+    uint32_t n_slots;    /* of the ring: a multiple of the warps, so that a slot is always one warp's */
+    uint32_t room_bytes; /* of the activations, or of what warps join in */
+    uint32_t *barrier;   /* zero between kernels */
+};
+
+/* Elements that an activation row of n takes. */
+__host__ __device__ inline uint32_t resident_width(uint32_t n)
+{
+    return (n + RESIDENT_PAD - 1) / RESIDENT_PAD * RESIDENT_PAD;
+}
+
+/* The kernels, one for each set of formats: how many warps multiply, and the bytes of a slot of the ring. */
+enum resident_set { RESIDENT_BF16, RESIDENT_F16, RESIDENT_F8, RESIDENT_QUANT, RESIDENT_SETS };
+uint32_t resident_warps(enum resident_set set);
+size_t resident_slot_bytes(enum resident_set set);
+void resident_run_plain(struct dev *d, enum resident_set set, size_t shared, const struct resident_args *a);
+void resident_run_bytes(struct dev *d, size_t shared, const struct resident_args *a);
+void resident_run_quant(struct dev *d, size_t shared, const struct resident_args *a);
+
+#endif

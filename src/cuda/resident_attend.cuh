@@ -1,0 +1,249 @@
+/* Attention inside a resident kernel: one row a sequence, heads of 64 and 128.
+ *
+ * Warps take groups of 16 positions of a part in turn, and keys and values go from memory into registers: nothing waits
+ * for the ring of weights, and no shared memory is needed but for the join. Keys are the matrix unit's tall operand (16
+ * positions), the query heads its columns; a lane holds 8 neighbouring elements of a key, which is an order of k like
+ * any other. Values are the tall operand of the second product, an element of the head a row: two positions' words give
+ * a pair for two elements. The weights between turn by a transposition of registers.
+ *
+ * Parts of a sequence are joined by the block that finishes last, as in attend_decode.cu. */
+#ifndef CUDA_RESIDENT_ATTEND_CUH
+#define CUDA_RESIDENT_ATTEND_CUH
+
+#include "cuda/resident.h"
+
+/* The warps of the phase meet; the carrier of weights has no part in it. */
+template <int WARPS> __device__ __forceinline__ void attend_meet()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");
+}
+
+__device__ __forceinline__ uint32_t transposed(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+__device__ __forceinline__ uint4 load_past(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ uint32_t word_at(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* What a warp has of a part: columns are heads 2t and 2t + 1. */
+template <int D> struct Held {
+    float top[2], sum[2], out[D / 16][4];
+};
+
+template <typename T, int D> struct Small {
+    /* Keys and values of 16 positions from p; those that do not exist are the first of the group, and weigh nothing. */
+    static __device__ __forceinline__ void load(const struct attend_job &j, const uint32_t *table, uint32_t kv_head,
+        uint32_t p, uint32_t end, uint4 k[2][D / 32], uint4 v[4][D / 64])
+    {
+        const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        const unsigned char *at = position_at(j, table, kv_head, p);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t row = p + g + 8 * half < end ? g + 8 * half : 0;
+#pragma unroll
+            for (int i = 0; i < D / 32; i++)
+                k[half][i] = load_past(at + j.k_at + (size_t)row * j.row_bytes + (32 * i + 8 * t) * 2);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t which = 2 * t + i % 2 + i / 2 * 8, row = p + which < end ? which : 0;
+#pragma unroll
+            for (int h = 0; h < D / 64; h++)
+                v[i][h] = load_past(at + j.v_at + (size_t)row * j.row_bytes + (64 * h + 8 * g) * 2);
+        }
+    }
+
+    /* The query heads as columns: pairs of the elements that a lane's keys have. */
+    static __device__ __forceinline__ void load_q(
+        const struct attend_job &j, uint32_t row, uint32_t kv_head, uint32_t q[D / 32][4])
+    {
+        const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        const float *from = j.q + ((size_t)row * j.n_heads + kv_head * j.per_kv + (g < j.per_kv ? g : 0)) * D + 8 * t;
+#pragma unroll
+        for (int i = 0; i < D / 32; i++) {
+            const float4 a = __ldcg((const float4 *)(from + 32 * i)), b = __ldcg((const float4 *)(from + 32 * i + 4));
+            const bool there = g < j.per_kv;
+            q[i][0] = there ? pack2(T(), a.x, a.y) : 0;
+            q[i][1] = there ? pack2(T(), a.z, a.w) : 0;
+            q[i][2] = there ? pack2(T(), b.x, b.y) : 0;
+            q[i][3] = there ? pack2(T(), b.z, b.w) : 0;
+        }
+    }
+
+    static __device__ __forceinline__ void fold(const struct attend_job &j, uint32_t p, uint32_t begin, uint32_t end,
+        const uint32_t q[D / 32][4], const uint4 k[2][D / 32], const uint4 v[4][D / 64], Held<D> &h)
+    {
+        const uint32_t g = threadIdx.x % 32 / 4;
+        float s[4] = {};
+#pragma unroll
+        for (int i = 0; i < D / 32; i++) {
+            mma(T(), s, k[0][i].x, k[1][i].x, k[0][i].y, k[1][i].y, q[i][0], q[i][1]);
+            mma(T(), s, k[0][i].z, k[1][i].z, k[0][i].w, k[1][i].w, q[i][2], q[i][3]);
+        }
+        scale_scores<4>(j, s);
+        float shrink[2];
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const bool low = p + g >= begin && p + g < end, high = p + g + 8 >= begin && p + g + 8 < end;
+            s[c] = low ? s[c] : -INFINITY;
+            s[2 + c] = high ? s[2 + c] : -INFINITY;
+            float most = fmaxf(h.top[c], fmaxf(s[c], s[2 + c]));
+            for (int lanes = 4; lanes < 32; lanes *= 2)
+                most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lanes));
+            const float base = most == -INFINITY ? 0.0f : most;
+            shrink[c] = exp2_fast(h.top[c] - base);
+            h.top[c] = most;
+            s[c] = exp2_fast(s[c] - base);
+            s[2 + c] = exp2_fast(s[2 + c] - base);
+            h.sum[c] = h.sum[c] * shrink[c] + s[c] + s[2 + c];
+        }
+        const uint32_t b0 = transposed(pack2(T(), s[0], s[1])), b1 = transposed(pack2(T(), s[2], s[3]));
+#pragma unroll
+        for (int half = 0; half < D / 64; half++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float *o = h.out[4 * half + i];
+                o[0] *= shrink[0];
+                o[1] *= shrink[1];
+                o[2] *= shrink[0];
+                o[3] *= shrink[1];
+                const uint32_t w0 = word_at(v[0][half], i), w1 = word_at(v[1][half], i);
+                const uint32_t w2 = word_at(v[2][half], i), w3 = word_at(v[3][half], i);
+                mma(T(), o, __byte_perm(w0, w1, 0x5410), __byte_perm(w0, w1, 0x7632), __byte_perm(w2, w3, 0x5410),
+                    __byte_perm(w2, w3, 0x7632), b0, b1);
+            }
+    }
+
+    /* The warps' results side by side: room[warp][head][D], stats[warp][head] = {maximum, sum}. */
+    static __device__ __forceinline__ void share(Held<D> &h, uint32_t per_kv, float *room, float *stats)
+    {
+        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const uint32_t head = 2 * t + c;
+            for (int lanes = 4; lanes < 32; lanes *= 2)
+                h.sum[c] += __shfl_xor_sync(ALL_LANES, h.sum[c], lanes);
+            if (head >= per_kv)
+                continue;
+            if (g == 0) {
+                stats[(warp * RESIDENT_HEADS + head) * 2] = h.top[c];
+                stats[(warp * RESIDENT_HEADS + head) * 2 + 1] = h.sum[c];
+            }
+            float *to = room + ((size_t)warp * per_kv + head) * D + 8 * g;
+#pragma unroll
+            for (int half = 0; half < D / 64; half++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    *(float2 *)(to + 64 * half + 2 * i) =
+                        make_float2(h.out[4 * half + i][c], h.out[4 * half + i][2 + c]);
+        }
+    }
+};
+
+/* Add the warps' results, ascending: the result when there is one part, else the part. */
+template <int WARPS, int D>
+__device__ void write_small(const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, bool only,
+    const float *room, const float *stats)
+{
+    for (uint32_t i = threadIdx.x; i < j.per_kv * (D / 4); i += WARPS * 32) {
+        const uint32_t r = i / (D / 4), at = i % (D / 4) * 4, head = kv_head * j.per_kv + r;
+        float most = -INFINITY, sum = 0.0f;
+        for (int w = 0; w < WARPS; w++)
+            most = fmaxf(most, stats[(w * RESIDENT_HEADS + r) * 2]);
+        float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (int w = 0; w < WARPS; w++) {
+            const float top = stats[(w * RESIDENT_HEADS + r) * 2];
+            if (top == -INFINITY)
+                continue;
+            const float f = exp2_fast(top - most);
+            const float4 x = *(const float4 *)(room + ((size_t)w * j.per_kv + r) * D + at);
+            sum += stats[(w * RESIDENT_HEADS + r) * 2 + 1] * f;
+            y = make_float4(y.x + x.x * f, y.y + x.y * f, y.z + x.z * f, y.w + x.w * f);
+        }
+        if (only) {
+            const float inv = 1.0f / sum;
+            y = make_float4(y.x * inv, y.y * inv, y.z * inv, y.w * inv);
+            act_put4(j.out, ((size_t)item.s.first_row * j.n_heads + head) * D + at, y);
+            continue;
+        }
+        const size_t slot = (size_t)(item.slot + item.part) * j.n_heads + head;
+        *(float4 *)(j.parts + slot * D + at) = y;
+        if (at == 0)
+            *(float2 *)(j.part_sums + 2 * slot) = make_float2(most, sum);
+    }
+}
+
+template <int WARPS, typename T, int D>
+__device__ void attend_item(const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, uint32_t split,
+    float *room, float *stats)
+{
+    using S = Small<T, D>;
+    const uint32_t end = item.s.n_kv, begin = j.window > 0 && end > j.window ? end - j.window : 0;
+    const uint32_t first_part = begin / split;
+    if (item.part < first_part)
+        return;
+    const uint32_t *table = j.table + item.s.table_at;
+    const uint32_t lo = max(item.part * split, begin / 16 * 16), hi = min((item.part + 1) * split, end);
+    uint32_t q[D / 32][4];
+    Held<D> h = {};
+    h.top[0] = h.top[1] = -INFINITY;
+    S::load_q(j, item.s.first_row, kv_head, q);
+    for (uint32_t p = lo + threadIdx.x / 32 * 16; p < hi; p += WARPS * 16) {
+        uint4 k[2][D / 32], v[4][D / 64];
+        S::load(j, table, kv_head, p, hi, k, v);
+        S::fold(j, p, begin, hi, q, k, v, h);
+    }
+    S::share(h, j.per_kv, room, stats);
+    attend_meet<WARPS>();
+    const uint32_t n_parts = item.n_parts - first_part;
+    write_small<WARPS, D>(j, item, kv_head, n_parts == 1, room, stats);
+    if (n_parts > 1 && attend_is_last<WARPS * 32>(&j.arrived[item.seq * j.n_kv_heads + kv_head], n_parts))
+        attend_join<WARPS * 32, D>(j, item, kv_head, j.per_kv, first_part);
+    attend_meet<WARPS>();
+}
+
+/* The block's first item, which is the same in every layer that has the same plan. */
+struct attend_first {
+    const struct plan *plan; /* NULL = not loaded */
+    uint32_t n_items, split;
+    struct plan_item item;
+};
+
+template <int WARPS>
+__device__ void resident_attend_phase(const struct attend_job &j, unsigned char *room, struct attend_first &first)
+{
+    float *stats = (float *)room, *joined = stats + WARPS * RESIDENT_HEADS * 2;
+    if (first.plan != j.plan) {
+        first.plan = j.plan;
+        first.n_items = j.plan->n_items;
+        first.split = j.plan->split;
+        first.item = j.plan->items[min(blockIdx.x / j.n_kv_heads, PARTS_MAX - 1)];
+    }
+    const uint32_t n = first.n_items * j.n_kv_heads, split = first.split;
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        const struct plan_item item = i == blockIdx.x ? first.item : j.plan->items[i / j.n_kv_heads];
+        const uint32_t kv_head = i % j.n_kv_heads;
+        if (j.dtype == DTYPE_BF16 && j.head_dim == 128)
+            attend_item<WARPS, __nv_bfloat16, 128>(j, item, kv_head, split, joined, stats);
+        else if (j.dtype == DTYPE_BF16)
+            attend_item<WARPS, __nv_bfloat16, 64>(j, item, kv_head, split, joined, stats);
+        else if (j.head_dim == 128)
+            attend_item<WARPS, __half, 128>(j, item, kv_head, split, joined, stats);
+        else
+            attend_item<WARPS, __half, 64>(j, item, kv_head, split, joined, stats);
+    }
+}
+
+#endif

@@ -1,0 +1,32 @@
+/* Resident steps: 16-bit matrices. */
+#include "cuda/resident.cuh"
+
+using SetBf16 = SetOne<FormatPlain<__nv_bfloat16>, PLAIN_WARPS>;
+using SetF16 = SetOne<FormatPlain<__half>, PLAIN_WARPS>;
+using SetF8 = SetOne<FormatF8, F8_WARPS>;
+
+void resident_run_plain(struct dev *d, enum resident_set set, size_t shared, const struct resident_args *a)
+{
+    if (set == RESIDENT_BF16)
+        cuda_launch(d, resident_kernel<SetBf16>, dim3(d->n_sms), (SetBf16::WARPS + 1) * 32, shared, *a);
+    else
+        cuda_launch(d, resident_kernel<SetF16>, dim3(d->n_sms), (SetF16::WARPS + 1) * 32, shared, *a);
+}
+
+uint32_t resident_warps(enum resident_set set)
+{
+    switch (set) {
+    case RESIDENT_F8: return SetF8::WARPS;
+    case RESIDENT_QUANT: return SetQuant::WARPS;
+    default: return SetBf16::WARPS;
+    }
+}
+
+size_t resident_slot_bytes(enum resident_set set)
+{
+    switch (set) {
+    case RESIDENT_F8: return SetF8::SLOT;
+    case RESIDENT_QUANT: return SetQuant::SLOT;
+    default: return SetBf16::SLOT;
+    }
+}
