@@ -103,8 +103,8 @@ struct attend_tile {
     uint32_t first_row, n_rows; /* batch rows */
     uint32_t kv_head;
     uint32_t first_head, n_heads; /* query heads; n_rows * n_heads <= ATTN_ROWS_MAX */
-    float *partial;               /* not NULL: compute only this part of the one row, and leave it there unjoined */
-    uint32_t part;
+    float *partial;               /* not NULL: compute only this part, and leave it there unjoined */
+    uint32_t part;                /* when joining: the first of them */
 };
 
 /* What a variant provides. Every kernel computes rows as cpu.h defines them or as the variant's file says. */

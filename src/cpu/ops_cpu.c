@@ -280,10 +280,11 @@ static void attend_finish_rows(void *ctx, uint32_t tile, uint32_t worker)
         acts_finish(j->d->k, j->a->out, j->a->forms, r, 0, j->a->out->n);
 }
 
-/* Parts: with few sequences and long contexts there are more cores than kv heads, so positions are shared out too, at
- * the cuts that the arithmetic has anyway. */
+/* Parts: with few sequences and long contexts there are more cores than kv heads, or a few tiles that take long at the
+ * end; so positions are shared out too, at the cuts that the arithmetic has anyway. */
 
 #define PARTS_TILES 256 /* tiles of the plain cut; more of them are work enough */
+#define PARTS_SHARE 8   /* a tile may be this part of a core's share */
 
 struct parts_job {
     struct attend_job *j;
@@ -296,6 +297,11 @@ static uint32_t first_part(const struct attend_tile *t)
 {
     const uint32_t pos = t->batch->pos[t->first_row], window = t->args->window;
     return (window > 0 && pos + 1 > window ? pos + 1 - window : 0) / ATTN_PART;
+}
+
+static uint32_t parts_of(const struct attend_tile *t)
+{
+    return t->batch->pos[t->first_row + t->n_rows - 1] / ATTN_PART - first_part(t) + 1;
 }
 
 static size_t pair_floats(const struct attend_args *a)
@@ -312,7 +318,7 @@ static void attend_one_part(void *ctx, uint32_t tile, uint32_t worker)
     struct attend_tile t = attend_tile_of(p->j, i);
     const uint32_t k = tile - p->first[i];
     t.part = first_part(&t) + k;
-    t.partial = p->j->d->partials + p->at[i] + (size_t)k * t.n_heads * pair_floats(t.args);
+    t.partial = p->j->d->partials + p->at[i] + (size_t)k * t.n_rows * t.n_heads * pair_floats(t.args);
     p->j->d->k->attend(&p->j->d->workers[worker], &t);
 }
 
@@ -320,32 +326,33 @@ static void attend_join_tile(void *ctx, uint32_t tile, uint32_t worker)
 {
     const struct parts_job *p = ctx;
     struct attend_tile t = attend_tile_of(p->j, tile);
+    t.part = first_part(&t);
     t.partial = p->j->d->partials + p->at[tile];
     p->j->d->k->attend_join(&p->j->d->workers[worker], &t, p->first[tile + 1] - p->first[tile]);
     finish_heads(p->j, &t);
 }
 
-/* False when it would not pay or not fit. */
+/* False when it would not pay or not fit. It pays when one tile is more than a fraction of what each core has to do. */
 static bool attend_in_parts(struct attend_job *j, uint32_t n_tiles)
 {
     struct dev *d = j->d;
-    if (d->k->attend_join == NULL || team_size(d->team) == 1 || n_tiles >= 4 * team_size(d->team) ||
-        n_tiles > PARTS_TILES)
+    if (d->k->attend_join == NULL || team_size(d->team) == 1 || n_tiles > PARTS_TILES)
         return false;
     struct parts_job parts = {.j = j}, *p = &parts;
     size_t floats = 0;
+    uint64_t work = 0, most = 0;
     for (uint32_t i = 0; i < n_tiles; i++) {
         const struct attend_tile t = attend_tile_of(j, i);
-        const uint32_t n = j->b->pos[t.first_row] / ATTN_PART - first_part(&t) + 1;
-        if (t.n_rows != 1)
-            return false;
+        const uint32_t n = parts_of(&t), n_pairs = t.n_rows * t.n_heads;
         p->at[i] = floats;
         p->first[i] = p->n_all;
         p->n_all += n;
-        floats += (size_t)n * t.n_heads * pair_floats(j->a);
+        floats += (size_t)n * n_pairs * pair_floats(j->a);
+        work += (uint64_t)n * n_pairs;
+        most = MAX(most, (uint64_t)n * n_pairs);
     }
     p->first[n_tiles] = p->n_all;
-    if (p->n_all == n_tiles || floats > PARTIAL_FLOATS)
+    if (p->n_all == n_tiles || floats > PARTIAL_FLOATS || most * team_size(d->team) * PARTS_SHARE < work)
         return false;
     cpu_run(d, p->n_all, attend_one_part, p);
     cpu_run(d, n_tiles, attend_join_tile, p);

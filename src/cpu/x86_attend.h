@@ -410,7 +410,7 @@ static void attend_x86(struct worker *w, const struct attend_tile *t)
     uint32_t start, end;
     span_of(t, &start, &end);
     set_queries(w, t);
-    if (t->partial != NULL) { /* one part of one row, for somebody else to join */
+    if (t->partial != NULL) { /* one part, for somebody else to join */
         attend_part(w, t, t->part, start, end);
         for (uint32_t i = 0; i < n_pairs; i++) {
             float *to = t->partial + i * step;
@@ -433,7 +433,7 @@ static void attend_x86(struct worker *w, const struct attend_tile *t)
         finish_pair(w->total + i * step, n, out_of(t, i));
 }
 
-/* The parts of a row, computed apart, joined in ascending order: partial is [part][pair]. */
+/* The parts of some rows, computed apart, joined in ascending order: partial is [part][pair], t->part the first. */
 static void attend_join_x86(struct worker *w, const struct attend_tile *t, uint32_t n_parts)
 {
     const uint32_t n = t->args->head_dim, wide = (n + VF - 1) / VF * VF, n_pairs = t->n_rows * t->n_heads;
@@ -444,7 +444,8 @@ static void attend_join_x86(struct worker *w, const struct attend_tile *t, uint3
         total[0] = LOWEST;
         for (uint32_t part = 0; part < n_parts; part++) {
             const float *p = t->partial + ((size_t)part * n_pairs + i) * step;
-            join_part(total, p, p + VF, p + 2 * VF, wide);
+            if (sees_part(t, t->first_row + i / t->n_heads, t->part + part))
+                join_part(total, p, p + VF, p + 2 * VF, wide);
         }
         finish_pair(total, n, out_of(t, i));
     }

@@ -49,11 +49,12 @@
 #define PIECE_VECS   (ACT_BLOCK * GROUP_VECS)
 #define PIECE_SCALES (BLOCK_SUBS * PANEL_COLS)
 #define PIECE_FLOATS (K_BLOCK * PANEL_COLS)
-#define DOT_VECS     4   /* written out; more make no difference, and compilers slow */
-#define ONE_ROW_SUMS 4   /* chains of dot products in flight */
-#define AHEAD        4   /* panels' pieces between asking for one and using it */
-#define FEW_ROWS     24  /* rows whose activations of all of k stay in the cache */
-#define ROWS_MAX     132 /* rows whose 256 activations stay in the second-level cache; a multiple of every row tile */
+#define DOT_VECS     4    /* written out; more make no difference, and compilers slow */
+#define ONE_ROW_SUMS 4    /* chains of dot products in flight */
+#define AHEAD        4    /* panels' pieces between asking for one and using it */
+#define FLOAT_AHEAD  2048 /* bytes */
+#define FEW_ROWS     24   /* rows whose activations of all of k stay in the cache */
+#define ROWS_MAX     132  /* rows whose 256 activations stay in the second-level cache; a multiple of every row tile */
 
 #define TOTAL_STEP (ROWS_MAX * PANEL_COLS) /* floats between the totals of two panels */
 
@@ -226,10 +227,8 @@ static const float *lay_floats(const struct packed *p, const unsigned char *pane
     const unsigned char *from = panel + k0 * p->data_bytes;
     if (p->form == PACK_F32)
         return (const float *)from;
-    for (uint32_t k = 0; k < n; k++, from += 32) {
-        _mm_prefetch((const char *)from + 2048, _MM_HINT_T0);
+    for (uint32_t k = 0; k < n; k++, from += 32)
         vf_store(out + k * VF, p->form == PACK_F16 ? vf_of_f16(from) : vf_of_bf16(from));
-    }
     return out;
 }
 
@@ -447,22 +446,35 @@ static uint32_t tile_for(const uint32_t *rows, uint32_t n_tiles, uint32_t n)
 /* ---- float products of a few rows ----------------------------------------------------------------------------------
  */
 
-typedef void float_tile_fn(const float *const *w, const float *const *a, uint32_t k0, uint32_t n, float *total);
+/* What is wanted next, of each panel: a step of bytes is asked for with each k. Only the first rows of a piece ask:
+ * loads are what limits this loop. */
+struct float_ahead {
+    const unsigned char *p[SIDE_MAX];
+    size_t step;
+};
 
-INLINE void float_tile(
-    int rows, int sides, const float *const *w, const float *const *a, uint32_t k0, uint32_t n, float *total)
+typedef void float_tile_fn(const float *const *w, const float *const *a, uint32_t k0, uint32_t n, float *total,
+    const struct float_ahead *ahead);
+
+INLINE void float_tile(int rows, int sides, bool asks, const float *const *w, const float *const *a, uint32_t k0,
+    uint32_t n, float *total, const struct float_ahead *ahead)
 {
     struct vf acc[SIDE_MAX][FLOAT_TILE];
     const float *w0 = w[0], *w1 = sides > 1 ? w[1] : NULL;
+    const unsigned char *next0 = ahead->p[0], *next1 = ahead->p[SIDE_MAX - 1];
+    const size_t step = ahead->step;
     EACH (c, sides)
         EACH (r, rows)
             acc[c][r] = vf_set(0.0f);
-    for (uint32_t k = 0; k < n; k++) {
+    for (uint32_t k = 0; k < n; k++, next0 += step, next1 += step) {
         struct vf x[SIDE_MAX];
         EACH (c, sides)
             x[c] = vf_load((c == 0 ? w0 : w1) + (size_t)k * VF);
-        EACH (c, sides)
+        EACH (c, sides) {
             vf_keep(&x[c]);
+            if (asks)
+                _mm_prefetch((const char *)(c == 0 ? next0 : next1), _MM_HINT_T1);
+        }
         EACH (r, rows) {
             const struct vf y = vf_set(a[r][k0 + k]);
             EACH (c, sides)
@@ -477,10 +489,15 @@ INLINE void float_tile(
 }
 
 #define FLOAT_FN(rows, sides)                                                                                          \
-    static void float_##rows##_##sides(                                                                                \
-        const float *const *w, const float *const *a, uint32_t k0, uint32_t n, float *total)                           \
+    static void float_##rows##_##sides(const float *const *w, const float *const *a, uint32_t k0, uint32_t n,          \
+        float *total, const struct float_ahead *ahead)                                                                 \
     {                                                                                                                  \
-        float_tile(rows, sides, w, a, k0, n, total);                                                                   \
+        float_tile(rows, sides, false, w, a, k0, n, total, ahead);                                                     \
+    }                                                                                                                  \
+    static void float_##rows##_##sides##_asks(const float *const *w, const float *const *a, uint32_t k0, uint32_t n,   \
+        float *total, const struct float_ahead *ahead)                                                                 \
+    {                                                                                                                  \
+        float_tile(rows, sides, true, w, a, k0, n, total, ahead);                                                      \
     }
 FLOAT_FN(1, 1)
 FLOAT_FN(2, 1)
@@ -494,12 +511,17 @@ FLOAT_FN(4, 2)
 FLOAT_FN(8, 2)
 FLOAT_FN(12, 2)
 static const uint32_t float_rows[] = {1, 2, 4, 8, 12};
-static float_tile_fn *const float_tiles[][COUNT_OF(float_rows)] = {
-    {float_1_1, float_2_1, float_4_1, float_8_1, float_12_1}, {float_1_2, float_2_2, float_4_2, float_8_2, float_12_2}};
+#define FLOAT_ROW(sides, how)                                                                                          \
+    {                                                                                                                  \
+        float_1_##sides##how, float_2_##sides##how, float_4_##sides##how, float_8_##sides##how, float_12_##sides##how  \
+    }
+static float_tile_fn *const float_tiles[2][SIDE_MAX][COUNT_OF(float_rows)] = {
+    {FLOAT_ROW(1, ), FLOAT_ROW(2, )}, {FLOAT_ROW(1, _asks), FLOAT_ROW(2, _asks)}};
 #else
 FLOAT_FN(6, 1)
 static const uint32_t float_rows[] = {1, 2, 4, 6};
-static float_tile_fn *const float_tiles[][COUNT_OF(float_rows)] = {{float_1_1, float_2_1, float_4_1, float_6_1}};
+static float_tile_fn *const float_tiles[2][SIDE_MAX][COUNT_OF(float_rows)] = {
+    {{float_1_1, float_2_1, float_4_1, float_6_1}}, {{float_1_1_asks, float_2_1_asks, float_4_1_asks, float_6_1_asks}}};
 #endif
 
 /* ---- the product ---------------------------------------------------------------------------------------------------
@@ -617,29 +639,94 @@ static void int_panels(struct product_room *room, const struct product *p, uint3
     }
 }
 
+/* One row: the same sums straight from up to four packed panels, whose chains of fma run side by side. */
+INLINE void float_row(
+    int panels, enum pack_form form, const unsigned char *const *w, const float *a, uint32_t n, float *total)
+{
+    const size_t step = data_bytes_of(form);
+    struct vf acc[PANELS_MAX];
+    EACH (c, panels)
+        acc[c] = vf_set(0.0f);
+    for (uint32_t k = 0; k < n; k++)
+        EACH (c, panels) {
+            const unsigned char *from = w[c] + k * step;
+            _mm_prefetch((const char *)from + FLOAT_AHEAD, _MM_HINT_T0);
+            const struct vf x = form == PACK_F16    ? vf_of_f16(from)
+                                : form == PACK_BF16 ? vf_of_bf16(from)
+                                                    : vf_load((const float *)(const void *)from);
+            acc[c] = vf_fma(vf_set(a[k]), x, acc[c]);
+        }
+    EACH (c, panels)
+        vf_store(total + c * TOTAL_STEP, vf_add(vf_load(total + c * TOTAL_STEP), acc[c]));
+}
+
+INLINE void float_row_panels(
+    enum pack_form form, const unsigned char *const *w, uint32_t panels, const float *a, uint32_t n, float *total)
+{
+    switch (panels) {
+    case 1: float_row(1, form, w, a, n, total); break;
+    case 2: float_row(2, form, w, a, n, total); break;
+    case 3: float_row(3, form, w, a, n, total); break;
+    default: float_row(4, form, w, a, n, total); break;
+    }
+}
+
+static void float_one_row(
+    struct product_room *room, const struct product *p, const float *a, uint32_t panel0, uint32_t n_panels)
+{
+    const struct packed *w = p->w->packed;
+    const unsigned char *from[PANELS_MAX];
+    for (uint32_t k0 = 0; k0 < p->w->n_in; k0 += K_BLOCK) {
+        const uint32_t n = MIN(p->w->n_in - k0, (uint32_t)K_BLOCK);
+        for (uint32_t c = 0; c < n_panels; c++)
+            from[c] = packed_panel(w, p->mat, panel0 + c) + k0 * w->data_bytes;
+        switch (w->form) {
+        case PACK_F16: float_row_panels(PACK_F16, from, n_panels, a + k0, n, room->total[0]); break;
+        case PACK_BF16: float_row_panels(PACK_BF16, from, n_panels, a + k0, n, room->total[0]); break;
+        default: float_row_panels(PACK_F32, from, n_panels, a + k0, n, room->total[0]); break;
+        }
+    }
+}
+
+static void float_piece(struct product_room *room, const struct product *p, uint32_t n_rows, const struct piece *at,
+    uint32_t k0, float *total, const struct float_ahead *ahead)
+{
+    const struct packed *w = p->w->packed;
+    const uint32_t n = MIN(p->w->n_in - k0, (uint32_t)K_BLOCK);
+    const float *piece[SIDE_MAX];
+    for (uint32_t i = 0; i < at->sides; i++)
+        piece[i] = lay_floats(w, packed_panel(w, p->mat, at->panel + i), k0, n, room->w.f + i * PIECE_FLOATS);
+    for (uint32_t i = 0; i < n_rows;) {
+        const uint32_t t = tile_for(float_rows, COUNT_OF(float_rows), n_rows - i);
+        float_tiles[i == 0][at->sides - 1][t](piece, room->f + i, k0, n, total + (size_t)i * PANEL_COLS, ahead);
+        i += float_rows[t];
+    }
+}
+
 static void float_panels(struct product_room *room, const struct product *p, uint32_t row0, uint32_t n_rows,
     uint32_t panel0, uint32_t n_panels)
 {
     const struct packed *w = p->w->packed;
-    const uint32_t n_in = p->w->n_in;
+    const struct walk walk = {.panel0 = panel0,
+        .n_panels = n_panels,
+        .side = SIDE_MAX,
+        .n_sides = (n_panels + SIDE_MAX - 1) / SIDE_MAX,
+        .n_blocks = (p->w->n_in + K_BLOCK - 1) / K_BLOCK};
     for (uint32_t i = 0; i < n_rows; i++) {
         const size_t r = p->in_rows != NULL ? p->in_rows[row0 + i] : p->first_row + row0 + i;
         room->f[i] = p->in->f32 + r * p->in->n;
     }
-    for (uint32_t k0 = 0; k0 < n_in; k0 += K_BLOCK) {
-        const uint32_t n = MIN(n_in - k0, (uint32_t)K_BLOCK);
-        for (uint32_t c = 0; c < n_panels;) {
-            const uint32_t sides = MIN(n_panels - c, (uint32_t)(SIDE_MAX > 1 ? 2 : 1));
-            const float *piece[SIDE_MAX];
-            for (uint32_t i = 0; i < sides; i++)
-                piece[i] = lay_floats(w, packed_panel(w, p->mat, panel0 + c + i), k0, n, room->w.f + i * PIECE_FLOATS);
-            for (uint32_t i = 0; i < n_rows;) {
-                const uint32_t t = tile_for(float_rows, COUNT_OF(float_rows), n_rows - i);
-                float_tiles[sides - 1][t](piece, room->f + i, k0, n, room->total[c] + (size_t)i * PANEL_COLS);
-                i += float_rows[t];
-            }
-            c += sides;
-        }
+    if (n_rows == 1) {
+        float_one_row(room, p, room->f[0], panel0, n_panels);
+        return;
+    }
+    for (uint32_t i = 0; i < walk.n_blocks * walk.n_sides; i++) {
+        const struct piece at = piece_at(&walk, i), later = piece_at(&walk, i + 1);
+        struct float_ahead ahead = {.step = w->data_bytes};
+        for (uint32_t c = 0; c < SIDE_MAX; c++)
+            ahead.p[c] = packed_panel(w, p->mat, MIN(later.panel + c, w->n_panels - 1)) +
+                         (size_t)later.g0 * ACT_GROUP * w->data_bytes;
+        float_piece(room, p, n_rows, &at, at.g0 * ACT_GROUP, room->total[at.panel - panel0], &ahead);
     }
 }
 
