@@ -102,7 +102,9 @@ enum err load_describe(struct load *l, const struct options *o, const struct loa
         if (decoder_check(&src, &l->config, e) != OK)
             return error_prefix(e, "this model cannot run");
     }
-    const struct fit_wants wants = fit_wants_of(o, CHAT_ROWS_MAX, w->out_rows);
+    struct fit_wants wants = fit_wants_of(o, CHAT_ROWS_MAX, w->out_rows);
+    if (wants.memory_bytes == 0 && l->ops != NULL && l->ops->memory_free != NULL)
+        wants.memory_bytes = l->ops->memory_free();
     return fit_measure(&l->fit, &l->config, dummy ? NULL : l->source, &wants, e);
 }
 

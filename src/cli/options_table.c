@@ -186,9 +186,8 @@ static const struct option_row rows[] = {
         .f64_max = 1,
         .value = "SHARE",
         .verbs = "serve",
-        .help = "How much of the memory that is free beside the weights the KV cache may take. Without it: half, and "
-                "at most "
-                "4 GiB."},
+        .help = "How much of the memory that is free beside the weights the KV cache may take. Without it: nine "
+                "tenths of a GPU's, half of the host's and at most 4 GiB."},
     {.name = "swap-space",
         .type = OPTION_SIZE,
         .group = GROUP_MEMORY,

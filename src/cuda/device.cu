@@ -120,7 +120,12 @@ static enum err dev_alloc(struct dev *d, size_t bytes, void **out, struct error 
     *out = NULL;
     if (cudaMalloc(out, bytes > 0 ? bytes : 1) != cudaSuccess) {
         cudaGetLastError(); /* out of memory is an answer, not a fault */
-        return FAIL(e, ERR_NOMEM, "no GPU memory for a buffer of %zu bytes", bytes);
+        size_t left = 0, all = 0;
+        cudaMemGetInfo(&left, &all);
+        return FAIL(e, ERR_NOMEM,
+            "no GPU memory for a buffer of %zu MiB: %zu MiB of %zu are free; lower --gpu-memory-utilization, "
+            "--max-model-len or --max-num-batched-tokens",
+            bytes >> 20, left >> 20, all >> 20);
     }
     CUDA_DO(d, cudaMemsetAsync(*out, 0, bytes, d->stream));
     return OK;
@@ -287,11 +292,20 @@ void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a)
 /* ---- the table ------------------------------------------------------------------------------------------------------
  */
 
+static uint64_t memory_free(void)
+{
+    size_t left = 0, all = 0;
+    if (cudaMemGetInfo(&left, &all) != cudaSuccess)
+        cudaGetLastError();
+    return left;
+}
+
 static const struct ops table = {
     .name = "cuda",
     .kv_dtypes =
         1ull << DTYPE_F32 | 1ull << DTYPE_F16 | 1ull << DTYPE_BF16 | 1ull << DTYPE_Q8_0 | 1ull << DTYPE_F8_E4M3,
     .has_fp8 = true,
+    .memory_free = memory_free,
     .dev_open = dev_open,
     .dev_close = dev_close,
     .dev_alloc = dev_alloc,

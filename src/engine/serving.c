@@ -17,6 +17,7 @@
 #define GPU_SEQS      256
 #define GPU_ROWS      2048
 #define SHARE_DEFAULT 0.5 /* of what is free beside the weights: the machine has other work */
+#define SHARE_DEVICE  0.9 /* the same of a device, which has none; the rest is for what its products need */
 #define SWAP_PROBES   4   /* blocks copied to learn what one costs */
 
 struct sched_options serving_sched_default(const struct ops *ops)
@@ -98,13 +99,14 @@ static uint64_t pool_blocks(const struct serving *s, const struct serving_option
 {
     const uint64_t block_bytes = s->block_bytes + serving_draft_block_bytes(s);
     const uint64_t all = (uint64_t)s->sched.max_num_seqs * seq_blocks;
-    const double share = o->memory_share > 0.0 ? o->memory_share : SHARE_DEFAULT;
+    const bool own = s->ops->memory_free != NULL; /* the device's memory is its own */
+    const double share = o->memory_share > 0.0 ? o->memory_share : own ? SHARE_DEVICE : SHARE_DEFAULT;
     const uint64_t fixed =
         fit_fixed_bytes(&s->fit) + s->fit.context * s->fit.rope_token_bytes + serving_draft_fixed_bytes(s);
     uint64_t room = s->fit.memory_bytes > fixed ? (uint64_t)((double)(s->fit.memory_bytes - fixed) * share) : 0;
     if (s->fit.memory_bytes == 0)
         room = SERVING_POOL_BYTES_MAX;
-    if (o->memory_share == 0.0)
+    if (o->memory_share == 0.0 && !own)
         room = MIN(room, SERVING_POOL_BYTES_MAX);
     return MAX(MIN(all, room / block_bytes), seq_blocks);
 }
@@ -112,10 +114,12 @@ static uint64_t pool_blocks(const struct serving *s, const struct serving_option
 static enum err size_it(struct serving *s, const struct serving_options *o, struct error *e)
 {
     struct sched_options *sched = &s->sched;
-    TRY(serving_draft_describe(s, o, e));
+    if (s->draft == NULL) /* sizes are found anew when another device has to do */
+        TRY(serving_draft_describe(s, o, e));
+    const bool count_device = o->memory_bytes == 0 && s->ops->memory_free != NULL;
     const struct fit_wants wants = {.kv_dtype = o->kv_dtype,
         .dummy_dtype = o->dummy_dtype,
-        .memory_bytes = o->memory_bytes,
+        .memory_bytes = count_device ? s->ops->memory_free() : o->memory_bytes,
         .rows = sched->max_batched_tokens,
         .out_rows = sched->out_max};
     TRY(fit_measure(&s->fit, &s->config, o->dummy ? NULL : s->source, &wants, e));
@@ -188,11 +192,12 @@ static enum err open_decoder(
 {
     struct weight_source src;
     if (o->dummy) {
-        TRY(dummy_new(o->dummy_dtype, o->dummy_seed, &s->dummy, e));
+        if (s->dummy == NULL)
+            TRY(dummy_new(o->dummy_dtype, o->dummy_seed, &s->dummy, e));
         src = dummy_source(s->dummy);
     } else
         src = decoder_file_source(s->source);
-    struct decoder_options d = {.ops = s->ops,
+    const struct decoder_options d = {.ops = s->ops,
         .threads = s->threads,
         .rows_max = l->rows_max,
         .out_max = l->out_max,
@@ -204,15 +209,7 @@ static enum err open_decoder(
         .n_blocks = s->n_blocks,
         .progress = o->progress,
         .progress_ctx = o->progress_ctx};
-    struct error first = {0};
-    enum err err = decoder_open(&src, &s->config, &d, &s->decoder, &first);
-    if (err == ERR_UNSUPPORTED && o->ops_fallback != NULL && o->ops_fallback != s->ops) {
-        d.ops = s->ops = o->ops_fallback;
-        return decoder_open(&src, &s->config, &d, &s->decoder, e);
-    }
-    if (err != OK && e != NULL && e->code == OK)
-        *e = first;
-    return err;
+    return decoder_open(&src, &s->config, &d, &s->decoder, e);
 }
 
 /* What copying one block costs, for the choice between swapping and computing again. */
@@ -251,15 +248,27 @@ static uint64_t numerics_of(const struct serving *s, const struct serving_option
 
 static enum err open_runner(struct serving *s, const struct serving_options *o, struct runner **out, struct error *e)
 {
-    const struct kv_options kv = kv_of(s);
-    const struct runner_limits l = engine_runner_limits(&s->sched, &kv);
+    struct kv_options kv = kv_of(s);
+    struct runner_limits l = engine_runner_limits(&s->sched, &kv);
     struct runner *runner;
     if (o->fake != NULL) {
         struct fake_runner_options fake = *o->fake;
         fake.vocab = fake.vocab != 0 ? fake.vocab : s->config.vocab;
         return fake_runner_open(&fake, &l, s->n_blocks, s->n_host_blocks, s->block_tokens, out, e);
     }
-    TRY(open_decoder(s, o, &l, e));
+    struct error first = {0};
+    const enum err opened = open_decoder(s, o, &l, &first);
+    if (opened == ERR_UNSUPPORTED && o->ops_fallback != NULL && o->ops_fallback != s->ops) {
+        s->ops = o->ops_fallback; /* whose memory is another */
+        TRY(size_it(s, o, e));
+        kv = kv_of(s);
+        l = engine_runner_limits(&s->sched, &kv);
+        TRY(open_decoder(s, o, &l, e));
+    } else if (opened != OK) {
+        if (e != NULL && e->code == OK)
+            *e = first;
+        return opened;
+    }
     TRY(measure_swap(s, e));
     TRY(model_runner_open(s->decoder, &l, s->n_host_blocks, &runner, e));
     if (o->late == 0) {

@@ -251,9 +251,10 @@ struct dev_options {
 };
 
 struct ops {
-    const char *name;   /* "cpu-ref", "cpu-avx2", "cuda" */
-    uint64_t kv_dtypes; /* bit 1 << dtype: what a KV cache may be */
-    bool has_fp8;       /* dev_options.fp8 is understood */
+    const char *name;              /* "cpu-ref", "cpu-avx2", "cuda" */
+    uint64_t kv_dtypes;            /* bit 1 << dtype: what a KV cache may be */
+    bool has_fp8;                  /* dev_options.fp8 is understood */
+    uint64_t (*memory_free)(void); /* bytes free on the device now; NULL where its memory is the host's */
 
     /* Devices and memory. alloc gives zeroed memory aligned to 64 bytes; read and write move bytes from and to the host
      * in stream order, and read waits for what it reads. */
