@@ -409,8 +409,7 @@ static enum err make_room(struct model_runner *m, struct error *e)
     m->walks = mem_array(m->n_workers, m->walk_bytes);
     if (m->host == NULL || m->seqs == NULL || m->src == NULL || m->dst == NULL || m->row == NULL || m->jobs == NULL ||
         m->best == NULL || m->tokens == NULL || m->prompts == NULL || m->token_top == NULL || m->prompt_top == NULL ||
-        m->samplers == NULL || m->masks == NULL || m->walks == NULL ||
-        m->hidden == NULL || m->pools == NULL)
+        m->samplers == NULL || m->masks == NULL || m->walks == NULL || m->hidden == NULL || m->pools == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for a runner with %u host blocks", m->n_host_blocks);
     for (uint32_t i = 0; i < m->n_workers; i++)
         TRY(sampler_new(m->vocab, &m->samplers[i], e));

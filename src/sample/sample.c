@@ -92,8 +92,8 @@ double sample_log_sum_exp(const float *logits, uint32_t n)
 /* ---- steps ---------------------------------------------------------------------------------------------------------
  */
 
-/* What is outside the mask is out. By words: many are all in or all out. Of the others, lane k of a group of eight looks
- * at bit k, without a branch. */
+/* What is outside the mask is out. By words: many are all in or all out. Of the others, lane k of a group of eight
+ * looks at bit k, without a branch. */
 static void apply_word(float *l, uint64_t bits)
 {
     static const uint32_t lane[8] = {1, 2, 4, 8, 16, 32, 64, 128};

@@ -179,7 +179,7 @@ struct sched_stats {
     struct spec_stats spec;
 };
 void sched_stats(const struct sched *s, struct sched_stats *out);
-double sched_tenant_counter(const struct sched *s, uint32_t tenant); /* virtual tokens, for metrics and tests */
+double sched_tenant_counter(const struct sched *s, uint32_t tenant);  /* virtual tokens, for metrics and tests */
 uint64_t sched_tenant_output(const struct sched *s, uint32_t tenant); /* tokens chosen for it */
 
 /* Every rule between queue, slots and kv; O(everything). ERR_INTERNAL names the first that is broken. */

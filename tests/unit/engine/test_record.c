@@ -2,8 +2,8 @@
 #include "engine/testing_engine.h"
 
 #include "base/file.h"
-#include "engine/testing_sim.h"
 #include "base/rng.h"
+#include "engine/testing_sim.h"
 
 #include <stdlib.h>
 #include <unistd.h>
