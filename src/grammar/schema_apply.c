@@ -277,8 +277,8 @@ static enum err apply_contains(const struct at *a, const json_t *v)
     struct effect x = {.kind = EFFECT_CONTAINS,
         .a = min != NULL ? schema_count(min) : 1,
         .b = max != NULL ? schema_count(max) : NO_MAX};
-    if (x.a == 0 && x.b == NO_MAX)
-        return OK;
+    if (x.a == 0 && x.b == NO_MAX && a->w->scope == NULL)
+        return OK; /* it asserts nothing; inside a scope it evaluates items */
     if (x.a > x.b)
         return narrow(a, (struct effect){.kind = EFFECT_TYPES, .a = T_ALL & ~T_ARRAY});
     TRY(lit_of(a, v, &x.lit));
@@ -416,8 +416,32 @@ static bool has_choice(const struct choice *choices, lit_id lit)
     return false;
 }
 
+/* Where members are evaluated, every branch that matches counts: one choice for each set of branches. */
+static enum err apply_any_sets(const struct at *a, const json_t *v)
+{
+    const size_t n = json_array_size(v);
+    const struct choice *choices = NULL;
+    if (n > SCHEMA_ANY_SETS_MAX)
+        return schema_refuse(
+            a->s, a->place, a->key, "so many branches beside unevaluated members are not supported", a->e);
+    for (unsigned set = 1; set < 1u << n; set++) {
+        const struct effect *effects = NULL;
+        for (size_t i = n; i > 0; i--) {
+            struct effect x = {.kind = EFFECT_LIT};
+            if ((set >> (i - 1) & 1) == 0)
+                continue;
+            TRY(lit_of(a, json_array_get(v, i - 1), &x.lit));
+            TRY(effect_add(a->s, &effects, x, a->e));
+        }
+        TRY(choice_add(a->s, &choices, effects, a->e));
+    }
+    return way_fork(a->s, a->w, choices, a->e);
+}
+
 static enum err apply_any(const struct at *a, const json_t *v)
 {
+    if (a->w->scope != NULL)
+        return apply_any_sets(a, v);
     const struct choice *choices = NULL;
     for (size_t i = 0; i < json_array_size(v); i++) {
         struct effect x = {.kind = EFFECT_LIT};
@@ -482,7 +506,7 @@ static enum err apply_if(const struct at *a, const json_t *v)
     struct effect x = {.kind = EFFECT_LIT}, y = {.kind = EFFECT_LIT, .lit = LIT_TRUE}, z = y;
     const struct effect *first = NULL, *second = NULL;
     const struct choice *choices = NULL;
-    if (then == NULL && otherwise == NULL)
+    if (then == NULL && otherwise == NULL && a->w->scope == NULL)
         return OK;
     TRY(lit_of(a, v, &x.lit));
     if (then != NULL)
@@ -542,9 +566,30 @@ static const struct handler {
     {"$ref", apply_ref},
 };
 
+static enum err apply_rest(struct at *a, const json_t *sub, const char *key, bool is_items)
+{
+    struct effect x = {.kind = EFFECT_REST, .flag = is_items};
+    if (sub == NULL)
+        return OK;
+    a->key = key;
+    TRY(lit_of(a, sub, &x.lit));
+    return narrow(a, x);
+}
+
 enum err schema_apply(struct schema *s, struct way *w, uint32_t place, struct error *e)
 {
     struct at a = {s, w, place, s->place[place].j, NULL, e};
+    const json_t *members = json_object_get(a.j, "unevaluatedProperties"),
+                 *items = json_object_get(a.j, "unevaluatedItems");
+    if (members != NULL || items != NULL) {
+        struct scope *scope = schema_take(s, 1, sizeof *scope, e);
+        if (scope == NULL)
+            return e->code;
+        scope->outer = w->scope;
+        w->scope = scope;
+    }
+    TRY(apply_rest(&a, members, "unevaluatedProperties", false));
+    TRY(apply_rest(&a, items, "unevaluatedItems", true));
     for (size_t i = 0; i < COUNT_OF(handlers); i++) {
         const json_t *v = json_object_get(a.j, handlers[i].name);
         a.key = handlers[i].name;

@@ -94,6 +94,8 @@ static const struct keyword keywords[] = {
     {"prefixItems", ARG_SCHEMAS, IN_2020},
     {"additionalItems", ARG_SCHEMA, IN_ALL},
     {"contains", ARG_SCHEMA, IN_ALL},
+    {"unevaluatedProperties", ARG_SCHEMA, IN_2020 | IN_2019},
+    {"unevaluatedItems", ARG_SCHEMA, IN_2020 | IN_2019},
     {"allOf", ARG_SCHEMAS, IN_ALL | SAME_VALUE},
     {"anyOf", ARG_SCHEMAS, IN_ALL | SAME_VALUE},
     {"oneOf", ARG_SCHEMAS, IN_ALL | SAME_VALUE},
@@ -104,8 +106,6 @@ static const struct keyword keywords[] = {
     {"dependentSchemas", ARG_MAP, IN_2020 | IN_2019 | SAME_VALUE},
     {"dependencies", ARG_MIXED_MAP, IN_ALL | SAME_VALUE},
     /* what would be an assertion, and is not supported */
-    {"unevaluatedProperties", ARG_REFUSED, IN_ALL},
-    {"unevaluatedItems", ARG_REFUSED, IN_ALL},
     {"$dynamicRef", ARG_REFUSED, IN_ALL},
     {"$recursiveRef", ARG_REFUSED, IN_ALL},
     {"$recursiveAnchor", ARG_REFUSED, IN_ALL},

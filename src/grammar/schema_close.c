@@ -74,6 +74,24 @@ static enum err close_number(struct schema *s, node_id id, const struct shape *x
     return OK;
 }
 
+/* ---- what is not evaluated ---- */
+
+static bool is_inside(const struct scope *x, const struct scope *of)
+{
+    while (x != NULL && x != of)
+        x = x->outer;
+    return x == of;
+}
+
+/* Another such keyword inside evaluates everything. */
+static bool has_rest_inside(const struct rest_rule *rules, const struct rest_rule *of)
+{
+    for (const struct rest_rule *r = rules; r != NULL; r = r->next)
+        if (r != of && is_inside(r->scope, of->scope))
+            return true;
+    return false;
+}
+
 /* ---- arrays ---- */
 
 struct lits {
@@ -129,17 +147,38 @@ static enum err item_lits(struct schema *s, const struct array_rule *rules, uint
     return OK;
 }
 
+/* The same of unevaluatedItems. */
+static enum err rest_item_lits(struct schema *s, const struct shape *x, uint32_t i, struct lits *l, struct error *e)
+{
+    for (const struct rest_rule *u = x->rest_items; u != NULL; u = u->next) {
+        bool is_evaluated = has_rest_inside(x->rest_items, u);
+        for (const struct array_rule *r = x->items; r != NULL && !is_evaluated; r = r->next) {
+            const json_t *rest, *prefix;
+            if (r->index != INDEX_RULE || (r->lit & 3) != LIT_IS || !is_inside(r->scope, u->scope))
+                continue;
+            prefix = array_prefix(s, r, &rest);
+            is_evaluated = rest != NULL || (i != NO_MAX && i < json_array_size(prefix));
+        }
+        if (!is_evaluated)
+            TRY(lits_add(s, l, u->lit, e));
+    }
+    return OK;
+}
+
 static enum err item_node(
     struct schema *s, const struct shape *x, uint32_t i, lit_id more, node_id *out, struct error *e)
 {
     struct lits l = {0};
     TRY(item_lits(s, x->items, i, &l, e));
+    TRY(rest_item_lits(s, x, i, &l, e));
     TRY(lits_add(s, &l, more, e));
     return schema_node_of(s, l.lit, l.n, out, e);
 }
 
 static enum err close_array(struct schema *s, node_id id, const struct shape *x, struct error *e)
 {
+    if (x->rest_items != NULL && x->has_contains) /* it evaluates what it matches */
+        return FAIL(e, ERR_UNSUPPORTED, "schema keyword 'unevaluatedItems' beside 'contains' is not supported");
     uint32_t n = 0;
     for (const struct array_rule *r = x->items; r != NULL; r = r->next) {
         const json_t *rest;
@@ -222,7 +261,7 @@ static enum err names_add(struct schema *s, struct names *t, struct str name, bo
 }
 
 struct rules {
-    lit_id *object; /* in the order they were met */
+    const struct object_rule **object; /* in the order they were met */
     const struct member_rule **member;
     uint32_t n_objects, n_members;
 };
@@ -241,7 +280,7 @@ static enum err rules_list(struct schema *s, const struct shape *x, struct rules
         return e->code;
     uint32_t i = r->n_objects, k = r->n_members;
     for (const struct object_rule *o = x->objects; o != NULL; o = o->next)
-        r->object[--i] = o->lit;
+        r->object[--i] = o;
     for (const struct member_rule *m = x->members; m != NULL; m = m->next)
         r->member[--k] = m;
     return OK;
@@ -252,8 +291,8 @@ static enum err list_names(struct schema *s, const struct rules *r, struct names
     const char *name;
     json_t *value;
     for (uint32_t i = 0; i < r->n_objects; i++) {
-        const bool is_value = (r->object[i] & 3) == LIT_EQUALS;
-        const json_t *j = s->place[r->object[i] >> 2].j;
+        const bool is_value = (r->object[i]->lit & 3) == LIT_EQUALS;
+        const json_t *j = s->place[r->object[i]->lit >> 2].j;
         json_object_foreach((json_t *)(uintptr_t)(is_value ? j : json_object_get(j, "properties")), name, value)
             TRY(names_add(s, t, str_of(name), is_value, e));
     }
@@ -262,8 +301,9 @@ static enum err list_names(struct schema *s, const struct rules *r, struct names
     return OK;
 }
 
-/* The conditions of one rule on a member whose name is known. */
-static enum err named_lits(struct schema *s, lit_id rule, struct str name, struct lits *l, struct error *e)
+/* The conditions of one rule on a member whose name is known, and whether it has any. */
+static enum err named_lits(
+    struct schema *s, lit_id rule, struct str name, struct lits *l, bool *is_evaluated, struct error *e)
 {
     const uint32_t place = rule >> 2;
     const json_t *j = s->place[place].j, *sub;
@@ -296,18 +336,38 @@ static enum err named_lits(struct schema *s, lit_id rule, struct str name, struc
         TRY(lits_add(s, l, lit, e));
     }
     sub = json_object_get(j, "additionalProperties");
+    *is_evaluated = is_declared || sub != NULL;
     if (is_declared || sub == NULL)
         return OK;
     TRY(schema_lit(s, sub, place, "additionalProperties", &lit, e));
     return lits_add(s, l, lit, e);
 }
 
+/* The conditions of unevaluatedProperties on a member: `evaluated` has a bit for each rule that evaluates it. */
+static enum err rest_member_lits(
+    struct schema *s, const struct shape *x, const struct rules *r, uint64_t evaluated, struct lits *l, struct error *e)
+{
+    for (const struct rest_rule *u = x->rest_members; u != NULL; u = u->next) {
+        bool is_evaluated = has_rest_inside(x->rest_members, u);
+        for (uint32_t i = 0; i < r->n_objects && !is_evaluated; i++)
+            is_evaluated = (evaluated >> i & 1) != 0 && is_inside(r->object[i]->scope, u->scope);
+        if (!is_evaluated)
+            TRY(lits_add(s, l, u->lit, e));
+    }
+    return OK;
+}
+
 static enum err slot_node(
     struct schema *s, const struct shape *x, const struct rules *r, struct slot *slot, struct error *e)
 {
     struct lits l = {0};
-    for (uint32_t i = 0; i < r->n_objects; i++)
-        TRY(named_lits(s, r->object[i], slot->name, &l, e));
+    uint64_t evaluated = 0;
+    for (uint32_t i = 0; i < r->n_objects; i++) {
+        bool is_evaluated = false;
+        TRY(named_lits(s, r->object[i]->lit, slot->name, &l, &is_evaluated, e));
+        evaluated |= (uint64_t)is_evaluated << i;
+    }
+    TRY(rest_member_lits(s, x, r, evaluated, &l, e));
     for (uint32_t i = 0; i < r->n_members; i++)
         if (r->member[i]->lit != LIT_TRUE && str_eq(r->member[i]->name, slot->name))
             TRY(lits_add(s, &l, r->member[i]->lit, e));
@@ -409,6 +469,7 @@ static enum err cells_of_rule(struct schema *s, struct cells *c, lit_id rule, ui
             TRY(lits_copy(s, &c->cell[i].lits, e));
             TRY(lits_add(s, &c->cell[i].lits, lit, e));
         }
+        c->cell[i].matched |= (uint64_t)1 << index; /* evaluated, one way or the other */
         c->cell[kept++] = c->cell[i];
     }
     c->n = kept;
@@ -475,7 +536,11 @@ static enum err close_object(struct schema *s, node_id id, const struct shape *x
     if (x->names == NULL || !lang_is_empty(x->names))
         TRY(cells_add(s, &c, &all, e));
     for (uint32_t i = 0; i < r.n_objects; i++)
-        TRY(cells_of_rule(s, &c, r.object[i], i, e));
+        TRY(cells_of_rule(s, &c, r.object[i]->lit, i, e));
+    for (uint32_t i = 0; i < c.n && x->rest_members != NULL; i++) {
+        TRY(lits_copy(s, &c.cell[i].lits, e));
+        TRY(rest_member_lits(s, x, &r, c.cell[i].matched, &c.cell[i].lits, e));
+    }
     TRY(cells_close(s, &c, &t, o, e));
     o->next = s->node[id].objects;
     s->node[id].objects = o;

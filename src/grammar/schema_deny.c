@@ -218,6 +218,11 @@ static enum err deny_free(struct denial *d, const json_t *v)
     return choose(d, T_OBJECT, &(struct effect){.kind = EFFECT_PROPS, .a = 1, .b = NO_MAX}, NULL);
 }
 
+static enum err deny_rest(struct denial *d, const json_t *v)
+{
+    return json_is_true(v) || (json_is_object(v) && json_object_size(v) == 0) ? OK : refuse(d);
+}
+
 static enum err deny_dependencies(struct denial *d, const json_t *v)
 {
     const char *name;
@@ -345,6 +350,8 @@ static const struct {
     {"minProperties", deny_count},
     {"maxProperties", deny_count},
     {"propertyNames", deny_free},
+    {"unevaluatedProperties", deny_rest},
+    {"unevaluatedItems", deny_rest},
     {"dependentRequired", deny_dependencies},
     {"dependentSchemas", deny_dependencies},
     {"dependencies", deny_dependencies},

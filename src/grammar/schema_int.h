@@ -82,10 +82,22 @@ struct str_list {
     const struct str_list *next;
 };
 
+/* A schema with unevaluatedProperties or unevaluatedItems, on one way: what applies to the same value inside of it
+ * evaluates members and items for it. */
+struct scope {
+    const struct scope *outer;
+};
+
 /* One schema's properties, patternProperties and additionalProperties, or one object's members as a value. */
 struct object_rule {
     lit_id lit; /* LIT_IS or LIT_EQUALS */
+    const struct scope *scope;
     const struct object_rule *next;
+};
+struct rest_rule { /* what nothing inside its scope evaluates satisfies lit */
+    lit_id lit;
+    const struct scope *scope;
+    const struct rest_rule *next;
 };
 struct member_rule {
     struct str name;
@@ -96,6 +108,7 @@ struct member_rule {
 struct array_rule { /* the same of items, or of one index */
     lit_id lit;
     uint32_t index; /* NO_MAX: a schema's or value's items; else that item satisfies lit */
+    const struct scope *scope;
     const struct array_rule *next;
 };
 
@@ -110,7 +123,8 @@ struct shape {
     const struct array_rule *items;
     const struct object_rule *objects;
     const struct member_rule *members;
-    const struct lang *names; /* of members; NULL: any */
+    const struct rest_rule *rest_members, *rest_items; /* unevaluatedProperties and unevaluatedItems */
+    const struct lang *names;                          /* of members; NULL: any */
     lit_id contains;
     uint32_t contains_min, contains_max;
 };

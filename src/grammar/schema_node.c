@@ -133,7 +133,7 @@ enum err way_fork(struct schema *s, struct way *w, const struct choice *choices,
     struct fork *f = schema_take(s, 1, sizeof *f, e);
     if (f == NULL)
         return e->code;
-    *f = (struct fork){choices, w->forks};
+    *f = (struct fork){choices, w->scope, w->forks};
     w->forks = f;
     return OK;
 }
@@ -143,7 +143,7 @@ enum err way_lit(struct schema *s, struct way *w, lit_id lit, struct error *e)
     struct lit_list *x = schema_take(s, 1, sizeof *x, e);
     if (x == NULL)
         return e->code;
-    *x = (struct lit_list){lit, w->todo};
+    *x = (struct lit_list){lit, w->scope, w->todo};
     w->todo = x;
     return OK;
 }
@@ -248,8 +248,18 @@ static enum err both_langs(struct schema *s, const struct lang **x, const struct
     return *x != NULL ? OK : e->code;
 }
 
-static enum err apply_rule(struct schema *s, struct shape *sh, const struct effect *x, struct error *e)
+static enum err apply_rule(
+    struct schema *s, struct shape *sh, const struct effect *x, const struct scope *scope, struct error *e)
 {
+    if (x->kind == EFFECT_REST) {
+        struct rest_rule *r = schema_take(s, 1, sizeof *r, e);
+        if (r == NULL)
+            return e->code;
+        const struct rest_rule **list = x->flag ? &sh->rest_items : &sh->rest_members;
+        *r = (struct rest_rule){x->lit, scope, *list};
+        *list = r;
+        return OK;
+    }
     if (x->kind == EFFECT_MEMBER) {
         struct member_rule *m = schema_take(s, 1, sizeof *m, e);
         if (m == NULL)
@@ -260,13 +270,13 @@ static enum err apply_rule(struct schema *s, struct shape *sh, const struct effe
         struct object_rule *o = schema_take(s, 1, sizeof *o, e);
         if (o == NULL)
             return e->code;
-        *o = (struct object_rule){x->lit, sh->objects};
+        *o = (struct object_rule){x->lit, scope, sh->objects};
         sh->objects = o;
     } else {
         struct array_rule *a = schema_take(s, 1, sizeof *a, e);
         if (a == NULL)
             return e->code;
-        *a = (struct array_rule){x->lit, x->a, sh->items};
+        *a = (struct array_rule){x->lit, x->a, scope, sh->items};
         sh->items = a;
     }
     return OK;
@@ -318,7 +328,8 @@ enum err way_apply(struct schema *s, struct way *w, const struct effect *x, stru
     case EFFECT_CONTAINS: return apply_contains(s, sh, x, e);
     case EFFECT_MEMBER:
     case EFFECT_OBJECT:
-    case EFFECT_ARRAY: return apply_rule(s, sh, x, e);
+    case EFFECT_REST:
+    case EFFECT_ARRAY: return apply_rule(s, sh, x, w->scope, e);
     }
     return OK;
 }
@@ -328,12 +339,12 @@ enum err way_apply(struct schema *s, struct way *w, const struct effect *x, stru
 static enum err do_lit(struct schema *s, struct way *w, lit_id lit, struct error *e)
 {
     for (const struct lit_list *d = w->done; d != NULL; d = d->next)
-        if (d->lit == lit)
+        if (d->lit == lit && d->scope == w->scope)
             return OK;
     struct lit_list *done = schema_take(s, 1, sizeof *done, e);
     if (done == NULL)
         return e->code;
-    *done = (struct lit_list){lit, w->done};
+    *done = (struct lit_list){lit, w->scope, w->done};
     w->done = done;
     const uint32_t place = lit >> 2;
     if (lit == LIT_TRUE)
@@ -378,6 +389,7 @@ static enum err way_run(struct schema *s, node_id id, struct way *w, struct ways
 {
     while (w->todo != NULL && w->shape.types != 0) {
         const lit_id lit = w->todo->lit;
+        w->scope = (lit & 3) == LIT_IS ? w->todo->scope : NULL; /* what is denied evaluates nothing */
         w->todo = w->todo->next;
         TRY(do_lit(s, w, lit, e));
     }
@@ -387,6 +399,7 @@ static enum err way_run(struct schema *s, node_id id, struct way *w, struct ways
         return schema_shape_close(s, id, &w->shape, e);
     const struct fork *f = w->forks;
     w->forks = f->next;
+    w->scope = f->scope;
     for (const struct choice *c = f->choices; c != NULL; c = c->next) /* the last is put first: the stack turns it */
         TRY(ways_push(s, ws, w, c->effects, e));
     return OK;

@@ -27,6 +27,7 @@ enum effect_kind {
     EFFECT_OBJECT,   /* lit: an object_rule */
     EFFECT_ARRAY,    /* lit, a: an array_rule with its index */
     EFFECT_CONTAINS, /* lit, a, b: how many */
+    EFFECT_REST,     /* lit, flag: of items; of members otherwise */
 };
 
 #define INDEX_RULE (NO_MAX) /* an array_rule's lit is a schema or value with items */
@@ -50,10 +51,12 @@ struct choice {
 };
 struct fork {
     const struct choice *choices;
+    const struct scope *scope;
     const struct fork *next;
 };
 struct lit_list {
     lit_id lit;
+    const struct scope *scope;
     const struct lit_list *next;
 };
 
@@ -61,6 +64,7 @@ struct way {
     struct shape shape;
     const struct lit_list *todo, *done;
     const struct fork *forks;
+    const struct scope *scope; /* of the condition being applied */
 };
 
 /* ---- schema_node.c ---- */

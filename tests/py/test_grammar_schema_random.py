@@ -44,6 +44,8 @@ CLASSES = {
         {"type": "object", "propertyNames": {"pattern": "^[ab]{1,20}$"}, "maxProperties": 3},
         {"type": "object", "properties": {k: {"type": "integer", "maximum": 9} for k in "abcdef"}, "minProperties": 2,
          "maxProperties": 4, "additionalProperties": False},
+        {"type": "object", "allOf": [{"properties": {"a": {"type": "null"}}}], "properties": {"b": {"type": "boolean"}},
+         "unevaluatedProperties": False},
         {"type": "object", "dependentRequired": {"a": ["b"]}, "properties": {"a": {"const": 1}, "b": {"const": 2}}},
     ],
     "nested": [PERSON, {"type": "array", "items": PERSON, "maxItems": 2}],
