@@ -371,7 +371,11 @@ static expr_id take_atom(struct parser *p)
     switch (c) {
     case '(': return take_group(p);
     case '[': return take_class(p);
-    case '.': p->at++; return expr_class(p->b, ranges_not(p->b, LINE_END, &n), n);
+    case '.': {
+        const struct code_range *r = ranges_not(p->b, LINE_END, &n);
+        p->at++;
+        return expr_class(p->b, r, n);
+    }
     case '*':
     case '+':
     case '?': return BAD(p, ERR_INVALID, p->at, "nothing to repeat before %c", c);
