@@ -305,7 +305,6 @@ static const struct ops table = {
     .kv_dtypes =
         1ull << DTYPE_F32 | 1ull << DTYPE_F16 | 1ull << DTYPE_BF16 | 1ull << DTYPE_Q8_0 | 1ull << DTYPE_F8_E4M3,
     .has_fp8 = true,
-    .memory_free = memory_free,
     .dev_open = dev_open,
     .dev_close = dev_close,
     .dev_alloc = dev_alloc,
@@ -331,6 +330,7 @@ static const struct ops table = {
     .logits = cuda_logits,
     .argmax = cuda_argmax,
     .copy_blocks = cuda_copy_blocks,
+    .memory_free = memory_free,
 };
 
 extern "C" bool cuda_describe(struct cuda_description *out)

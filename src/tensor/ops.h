@@ -251,10 +251,9 @@ struct dev_options {
 };
 
 struct ops {
-    const char *name;              /* "cpu-ref", "cpu-avx2", "cuda" */
-    uint64_t kv_dtypes;            /* bit 1 << dtype: what a KV cache may be */
-    bool has_fp8;                  /* dev_options.fp8 is understood */
-    uint64_t (*memory_free)(void); /* bytes free on the device now; NULL where its memory is the host's */
+    const char *name;   /* "cpu-ref", "cpu-avx2", "cuda" */
+    uint64_t kv_dtypes; /* bit 1 << dtype: what a KV cache may be */
+    bool has_fp8;       /* dev_options.fp8 is understood */
 
     /* Devices and memory. alloc gives zeroed memory aligned to 64 bytes; read and write move bytes from and to the host
      * in stream order, and read waits for what it reads. */
@@ -300,6 +299,9 @@ struct ops {
      * (choosing tokens). fn runs for tiles 0 .. n-1, worker is below host_workers; returns when all are done. */
     uint32_t (*host_workers)(const struct dev *d);
     void (*host_run)(struct dev *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx);
+
+    /* Bytes free on the device now; NULL on one whose memory is the host's. */
+    uint64_t (*memory_free)(void);
 };
 
 #endif
