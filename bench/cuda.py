@@ -2,7 +2,7 @@
 the KV cache is filled with random numbers; each row is the median of many steps, from a warm state, as the caller sees
 them: from the batch's arrays in host memory to the chosen ids back there.
 
-usage: bench/cuda [--rows WORD;...] [--quick] [--products] [--no-check]
+usage: bench/cuda [--rows WORD;...] [--quick] [--products] [--no-check] [--resident]
 """
 import argparse
 import ctypes
@@ -142,11 +142,13 @@ def main():
     parser.add_argument("--products", action="store_true", help="single products too")
     parser.add_argument("--no-check", action="store_true", help="speed alone")
     parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--resident", action="store_true", help="steps of one or two rows as one kernel")
     args = parser.parse_args()
     code = 0
     if not args.no_check:
         code = subprocess.run([sys.executable, ROOT / "bench/device_check.py"], check=False).returncode
     lib = library()
+    lib.quern_bench_resident(int(args.resident))
     card = limits(lib)
     if args.products:
         run_products(lib, card)

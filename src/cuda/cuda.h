@@ -38,7 +38,8 @@ struct cuda_limits {
 };
 void cuda_measure(struct dev *d, struct cuda_limits *out);
 
-/* For tests and measurements: whether steps recorded from now on may be one kernel (resident.h). They may at first. */
+/* Whether steps of one or two rows that are recorded from now on may be one kernel (resident.h). At first they may not.
+ */
 void cuda_allow_resident(bool allow);
 
 #ifdef __cplusplus

@@ -29,7 +29,7 @@ struct resident {
     size_t barrier_bytes;
 };
 
-static bool is_allowed = true;
+static bool is_allowed; /* off: its last version was timed, but not yet held to the parity checks on a card */
 
 extern "C" void cuda_allow_resident(bool allow)
 {

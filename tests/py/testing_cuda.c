@@ -124,12 +124,15 @@ static float *ones(struct rig *r, uint32_t n)
     return rig_memory(r, host, n * sizeof *host);
 }
 
-/* Ops as a step that is recorded, where the backend records. */
+/* Ops as a step that is recorded, where the backend records; on CUDA, as one kernel where it can be. */
 static bool is_recorded;
 
 EXPORT void quern_op_record(int on)
 {
     is_recorded = on != 0;
+#ifdef QUERN_CUDA
+    cuda_allow_resident(is_recorded);
+#endif
 }
 
 static void rig_begin(struct rig *r, uint32_t rows)

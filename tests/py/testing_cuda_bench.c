@@ -179,21 +179,25 @@ EXPORT struct cuda_bench *quern_bench_open(const char *shape, const char *dtype,
     return NULL;
 }
 
+/* Whether steps recorded from now on may be one kernel. */
+EXPORT void quern_bench_resident(int on)
+{
+#ifdef QUERN_CUDA
+    cuda_allow_resident(on != 0);
+#endif
+    (void)on;
+}
+
 /* The logits of one decode step of n_seqs rows at position `at`, [n_seqs][vocab]; resident 0: an op a kernel. */
 EXPORT int quern_bench_logits(struct cuda_bench *b, uint32_t n_seqs, uint32_t at, int resident, float *out)
 {
-#ifdef QUERN_CUDA
-    cuda_allow_resident(resident != 0);
-#endif
+    quern_bench_resident(resident);
     enum err err = step(b, n_seqs, 1, at, 0, false);
     for (uint32_t i = 0; err == OK && i < n_seqs; i++)
         err = decoder_read_logits(b->decoder, i, out + (size_t)i * decoder_vocab(b->decoder), &b->e);
     if (err != OK)
         fprintf(stderr, "%s\n", b->e.text);
-#ifdef QUERN_CUDA
-    cuda_allow_resident(true);
-#endif
-    (void)resident;
+    quern_bench_resident(0);
     return (int)err;
 }
 
