@@ -102,6 +102,11 @@ uint64_t replay_count(struct replay *r)
     return n;
 }
 
+struct str replay_events(const struct replay *r)
+{
+    return buf_str(&r->bytes);
+}
+
 void replay_end(struct replay *r, uint64_t now_ns)
 {
     pthread_mutex_lock(&r->lock);
