@@ -1,5 +1,5 @@
-"""Public chat templates: the syntax that is found in each, and calls that a template writes: the parser reads them back,
-and the grammar of the tools takes exactly these bytes."""
+"""Public chat templates: the syntax that is found in each, and calls that a template writes: the parser reads them
+back, and the grammar of the tools takes exactly these bytes."""
 import ctypes
 import json
 
