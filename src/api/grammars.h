@@ -9,7 +9,6 @@
 #ifndef API_GRAMMARS_H
 #define API_GRAMMARS_H
 
-#include "base/clock.h"
 #include "grammar/grammar.h"
 
 struct grammars;
@@ -34,8 +33,7 @@ struct grammars_ask {
     struct error error;
 };
 
-enum err grammars_new(
-    const struct grammar_vocab *v, struct clock *clock, struct grammars **out, struct error *e) MUST_CHECK;
+enum err grammars_new(const struct grammar_vocab *v, struct grammars **out, struct error *e) MUST_CHECK;
 void grammars_free(struct grammars *g); /* joins its thread; nobody may wait; NULL is fine */
 
 /* OK with *out, a reference of the caller's; or OK with *out NULL: ask was put down and will be in its box. ERR_AGAIN:
@@ -47,7 +45,7 @@ void grammars_forget(struct grammars *g, struct grammars_ask *ask);             
 
 struct grammars_numbers {
     uint64_t hits, misses, failures, refused; /* asks: found, compiled for, with errors, queue full */
-    uint64_t compile_ns, compile_max_ns;
+    uint64_t compile_ns, compile_max_ns;      /* of processor time */
     uint64_t bytes;
     uint32_t n, n_queued;
 };

@@ -139,7 +139,7 @@ static void grammar_numbers(struct metrics *m)
         m->labels, (unsigned long long)n.hits, m->labels, (unsigned long long)n.misses, m->labels,
         (unsigned long long)n.refused);
     counter(m, "quern_grammar_failures", "Grammars that did not compile.", n.failures);
-    head(m, "quern_grammar_compile_seconds_total", "counter", "Time spent compiling grammars.");
+    head(m, "quern_grammar_compile_seconds_total", "counter", "Processor time spent compiling grammars.");
     buf_addf(m->b, "quern_grammar_compile_seconds_total{%s} %.6f\n", m->labels, (double)n.compile_ns / 1e9);
     gauge(m, "quern_grammar_compile_seconds_max", "The longest of them.", (double)n.compile_max_ns / 1e9);
     gauge(m, "quern_grammar_cache_bytes", "Memory of the grammars kept.", (double)n.bytes);

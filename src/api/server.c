@@ -171,7 +171,7 @@ enum err server_attach(struct server *s, const struct server_model *m, struct er
         (unsigned long long)(m->serving->numerics & 0xffffffff));
     measure_tokens(s);
     if (m->serving->grammar_vocab != NULL)
-        TRY(grammars_new(m->serving->grammar_vocab, s->o.clock, &s->grammars, e));
+        TRY(grammars_new(m->serving->grammar_vocab, &s->grammars, e));
     send_weights(s);
     atomic_store(&s->has_model, true);
     nudge_all(s);

@@ -2,6 +2,8 @@
 #include "cli/generate.h"
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/rng.h"
 
@@ -30,8 +32,38 @@ enum err generate_init(struct generate *g, struct load *l, struct error *e)
     return sample_history_init(&g->history, MIN(l->fit.context, l->config.vocab), e);
 }
 
+enum err generate_obey(struct generate *g, const struct options *o, struct error *e)
+{
+    const char *path = o->json_schema != NULL ? o->json_schema : o->grammar;
+    char *text = NULL;
+    size_t n;
+    if (path == NULL)
+        return OK;
+    if (o->json_schema != NULL && o->grammar != NULL)
+        return FAIL(e, ERR_INVALID, "options --json-schema and --grammar exclude each other");
+    if (g->load->tok == NULL)
+        return FAIL(e, ERR_UNSUPPORTED, "the model has no tokenizer, and grammars are about text");
+    TRY(file_read_all(path, GRAMMAR_TEXT_BYTES_MAX, &text, &n, e));
+    const struct grammar_source src = {
+        .kind = o->json_schema != NULL ? GRAMMAR_JSON_SCHEMA : GRAMMAR_EBNF, .text = {text, n}};
+    struct vocab_view vocab = *tok_vocab(g->load->tok); /* only what the model can choose */
+    vocab.n = MIN(vocab.n, decoder_vocab(g->load->decoder));
+    enum err err = grammar_vocab_new(&vocab, &g->vocab, e);
+    if (err == OK && grammar_compile(&src, g->vocab, &g->grammar, e) != OK)
+        err = error_prefix(e, "%s", path);
+    mem_free(text);
+    TRY(err);
+    g->walk = mem_zalloc(grammar_walk_bytes());
+    g->mask = mem_array(((size_t)decoder_vocab(g->load->decoder) + 63) / 64, sizeof *g->mask);
+    return g->walk != NULL && g->mask != NULL ? OK : FAIL(e, ERR_NOMEM, "no memory for a grammar");
+}
+
 void generate_fini(struct generate *g)
 {
+    mem_free(g->mask);
+    mem_free(g->walk);
+    grammar_unref(g->grammar);
+    grammar_vocab_free(g->vocab);
     sampler_free(g->sampler);
     sample_history_fini(&g->history);
     buf_fini(&g->piece);
@@ -125,6 +157,22 @@ static enum err give_id(struct answer *a, uint32_t id, struct error *e)
     return OK;
 }
 
+/* What may be chosen, or must be; NULL: anything. */
+static const uint64_t *make_mask(const struct answer *a)
+{
+    const struct generate *g = a->g;
+    const uint32_t vocab = decoder_vocab(g->load->decoder);
+    uint32_t id;
+    if (g->grammar == NULL)
+        return NULL;
+    if (grammar_jump(g->walk, &id) && id < vocab) {
+        memset(g->mask, 0, ((size_t)vocab + 63) / 64 * sizeof *g->mask);
+        g->mask[id / 64] = (uint64_t)1 << id % 64;
+    } else
+        (void)grammar_mask(g->walk, g->load->stop_ids, g->load->n_stop_ids, g->mask);
+    return g->mask;
+}
+
 /* Choose one token and go on behind it. */
 static enum err one_token(struct answer *a, struct error *e)
 {
@@ -135,16 +183,23 @@ static enum err one_token(struct answer *a, struct error *e)
     const struct sample_row row = {.logits = a->logits,
         .params = &p->sample,
         .history = &a->g->history,
+        .mask = make_mask(a),
         .banned = p->ignore_eos ? l->stop_ids : NULL,
         .n_banned = p->ignore_eos ? l->n_stop_ids : 0,
         .output_index = a->r->n_output,
         .n_top = p->n_top,
         .want_logprob = p->want_logprobs};
-    TRY(sample_token(a->g->sampler, &row, &s, e));
-    if (ends_answer(l, s.id)) {
+    struct error nothing = {0};
+    const enum err err = sample_token(a->g->sampler, &row, &s, &nothing);
+    const bool is_over = err != OK && a->g->grammar != NULL && grammar_is_complete(a->g->walk);
+    if (err != OK && !is_over)
+        return FAIL(e, err, "%s", nothing.text);
+    if (is_over || ends_answer(l, s.id)) {
         finish(a, FINISH_EOS);
         return OK;
     }
+    if (a->g->grammar != NULL)
+        TRY(grammar_accept(a->g->walk, s.id, e));
     a->r->n_output++;
     sample_history_add(&a->g->history, s.id, true);
     if (a->sink->token != NULL)
@@ -182,6 +237,8 @@ enum err generate_answer(struct generate *g, const struct generate_params *p, st
     if (l->tok != NULL)
         detok_init(
             &a.detok, tok_vocab(l->tok), tok_lead_rule(l->tok), p->stops, (struct detok_opts){.continues = true});
+    if (g->grammar != NULL)
+        grammar_walk_init(g->walk, g->grammar);
     sample_history_clear(&g->history);
     for (size_t i = 0; i < ids.n; i++)
         sample_history_add(&g->history, ids.p[i], false);

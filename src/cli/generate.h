@@ -8,6 +8,7 @@
 #define CLI_GENERATE_H
 
 #include "cli/load.h"
+#include "grammar/grammar.h"
 #include "sample/sample.h"
 #include "text/detok.h"
 
@@ -45,10 +46,18 @@ struct generate {
     struct sampler *sampler;
     struct sample_history history;
     struct buf piece;
+    struct grammar_vocab *vocab; /* NULL, as the next ones, when answers may be anything */
+    struct grammar *grammar;
+    struct grammar_walk *walk;
+    uint64_t *mask; /* a bit per id */
 };
 
 enum err generate_init(struct generate *g, struct load *l, struct error *e) MUST_CHECK;
 void generate_fini(struct generate *g);
+
+/* Answers obey --json-schema or --grammar from now on, if the options have one. The same rules as a server's, so the
+ * same tokens. */
+enum err generate_obey(struct generate *g, const struct options *o, struct error *e) MUST_CHECK;
 
 /* Defaults: what the options say, else what the model suggests (generation_config.json), else temperature 0.7 and
  * top-p 0.9. The seed is random when none is given. */

@@ -136,7 +136,8 @@ struct options {
     uint64_t max_tokens; /* of an answer; 0 = as many as the context allows */
     bool ignore_eos;
     struct option_list stops;
-    uint64_t logprobs; /* alternatives to show; OPTION_UNSET = no log-probabilities */
+    const char *json_schema, *grammar; /* files that answers obey; NULL = anything */
+    uint64_t logprobs;                 /* alternatives to show; OPTION_UNSET = no log-probabilities */
     /* sampling; NAN or OPTION_UNSET = what the model suggests */
     double temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
     uint64_t top_k, seed;

@@ -156,7 +156,8 @@ static enum err start(struct run *r, struct error *e)
         return FAIL(e, ERR_UNSUPPORTED, "the model has no chat template, so there is no place for --system");
     if (r->o.system != NULL)
         TRY(conversation_system(&r->talk, str_of(r->o.system), e));
-    return generate_init(&r->generate, r->load, e);
+    TRY(generate_init(&r->generate, r->load, e));
+    return generate_obey(&r->generate, &r->o, e);
 }
 
 /* One answer, or the conversation. Standard input is read before the model is loaded: it may be what fails. */

@@ -4,6 +4,7 @@ import json
 import random
 import re
 import socket
+import subprocess
 import threading
 import time
 
@@ -12,11 +13,13 @@ import pydantic
 import pytest
 from openai import BadRequestError, LengthFinishReasonError, OpenAI
 
-from server_quern import Quern, events
+from cli_models import quern_bin
+from server_quern import TINY, Quern, events
 
 HELLO = [{"role": "user", "content": "Speak to me of the king."}]
 PERSON = {"type": "object", "additionalProperties": False, "required": ["name", "age", "tags"],
-          "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 120},
+          "properties": {"name": {"type": "string", "maxLength": 8},
+                         "age": {"type": "integer", "minimum": 0, "maximum": 120},
                          "tags": {"type": "array", "items": {"enum": ["a", "b", "king"]}, "maxItems": 3}}}
 WILD = {"temperature": 2.0, "max_tokens": 200}
 
@@ -62,8 +65,8 @@ def test_every_spelling_of_a_schema_gives_the_same_bytes(quern):
 
 
 def test_completions_take_them_too(quern):
-    status, answer = quern.post("/v1/completions", prompt=["Once", "upon"], n=2, seed=1, structured_outputs={"json": PERSON},
-                                **WILD)
+    status, answer = quern.post("/v1/completions", prompt=["Once", "upon"], n=2, seed=1,
+                                structured_outputs={"json": PERSON}, **WILD)
     assert status == 200 and len(answer["choices"]) == 4
     for c in answer["choices"]:
         assert c["finish_reason"] == "stop"
@@ -241,7 +244,8 @@ BAD = [
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": {
         "type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}}}, "response_format"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": {
-        "type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False}}}}, "response_format"),
+        "type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False}}}},
+     "response_format"),
     ({"structured_outputs": {"json": 5}}, "structured_outputs"),
     ({"structured_outputs": {"regex": ["a"]}}, "structured_outputs"),
     ({"structured_outputs": {"regex": "(a"}}, "structured_outputs"),
@@ -281,13 +285,15 @@ HOSTILE = {
     "plus plus": {"guided_regex": "(a+)+b"},
     "exponential": {"guided_regex": "(a|b)*a(a|b){40}"},
     "alternations": {"guided_regex": "|".join("".join(random.Random(i).choices("ab", k=30)) for i in range(3000))},
-    "items": {"guided_json": {"type": "array", "items": {"type": "integer"}, "minItems": 2 ** 62, "maxItems": 2 ** 63 - 1}},
+    "items": {"guided_json": {"type": "array", "items": {"type": "integer"}, "minItems": 2 ** 62,
+                              "maxItems": 2 ** 63 - 1}},
     "self": {"guided_json": {"$ref": "#"}},
     "loop": {"guided_json": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}},
     "left recursion": {"guided_grammar": 'root ::= root "a" | "a"'},
     "empty": {"guided_grammar": ""},
     "deep parentheses": {"guided_grammar": "root ::= " + "(" * 50_000 + '"a"' + ")" * 50_000},
-    "all of": {"guided_json": {"allOf": [{"properties": {f"p{i}": {"pattern": f"(a|b)*{i}(a|b)*"}}} for i in range(300)]}},
+    "all of": {"guided_json": {"allOf": [{"properties": {f"p{i}": {"pattern": f"(a|b)*{i}(a|b)*"}}}
+                                         for i in range(300)]}},
     "enum": {"guided_json": {"enum": [f"value {i}" * 20 for i in range(20_000)]}},
     "required": {"guided_json": {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(2000)}}},
     "lengths": {"guided_json": {"type": "string", "minLength": 10 ** 9, "maxLength": 2 * 10 ** 9}},
@@ -303,9 +309,9 @@ def test_hostile_sources_are_answered_in_a_bounded_time(quern, name):
     status, _, answer = quern.call("/v1/chat/completions", body)
     took = time.time() - start
     assert status in (200, 400), answer
-    assert took < 3.0, f"{took:.2f} s" # of a busy machine; the compiler's own limit is a fifth of a second
+    assert took < 15.0, f"{took:.2f} s" # it waits for a core on a busy machine
     assert quern.call("/health")[0] == 200
-    assert metric(quern, "quern_grammar_compile_seconds_max") < 1.5
+    assert metric(quern, "quern_grammar_compile_seconds_max") < 0.5 # a fifth of a second, on a machine with its core
 
 
 def test_unique_schemas_in_a_row_return_their_memory(quern):
@@ -337,8 +343,8 @@ def test_equal_schemas_at_once_are_compiled_once(quern):
     count = lambda t: int(re.search(r'quern_grammar_lookups_total{[^}]*result="compiled"} (\d+)', t).group(1))
     before = count(text)
     answers = []
-    threads = [threading.Thread(target=lambda: answers.append(chat(quern, guided_json=schema, max_tokens=20, temperature=0)))
-               for _ in range(8)]
+    ask = {"guided_json": schema, "max_tokens": 20, "temperature": 0}
+    threads = [threading.Thread(target=lambda: answers.append(chat(quern, **ask))) for _ in range(8)]
     for t in threads:
         t.start()
     for t in threads:
@@ -377,6 +383,22 @@ def test_without_a_tokenizer_it_is_refused():
     with Quern("--load-format", "dummy", model="smollm2-135m") as q:
         status, answer = q.post("/v1/completions", prompt=[1, 2, 3], max_tokens=1, guided_regex="a")
         assert status == 400 and "tokenizer" in answer["error"]["message"]
+
+
+def test_run_says_what_the_server_says(quern, tmp_path):
+    schema, grammar = tmp_path / "schema.json", tmp_path / "answer.gbnf"
+    schema.write_text(json.dumps(PERSON))
+    grammar.write_text('root ::= "yes" | "no, " [a-z ]+ "."')
+    for option, file, body in (("--json-schema", schema, {"guided_json": PERSON}),
+                               ("--grammar", grammar, {"guided_grammar": grammar.read_text()})):
+        run = subprocess.run([quern_bin(), "run", str(TINY), "-p", HELLO[0]["content"], "--temp", "0", "-n", "60",
+                              option, str(file)], capture_output=True, text=True, timeout=60)
+        assert run.returncode == 0, run.stderr
+        assert run.stdout.strip() == chat(quern, temperature=0, max_tokens=60, **body)[1].strip()
+    grammar.write_text("root ::= (")
+    bad = subprocess.run([quern_bin(), "run", str(TINY), "-p", "x", "--grammar", str(grammar)], capture_output=True,
+                         text=True, timeout=60)
+    assert bad.returncode != 0 and "answer.gbnf" in bad.stderr
 
 
 def test_the_server_option_sets_the_whitespace():

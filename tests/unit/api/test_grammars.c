@@ -95,22 +95,20 @@ static struct grammar *get(struct desk *d, enum grammar_kind kind, const char *t
     return ask.grammar;
 }
 
-static struct grammars *open_grammars(struct clock *clock)
+static struct grammars *open_grammars(void)
 {
     struct grammars *g;
     struct error e;
-    clock_init(clock);
-    assert_ok(e, grammars_new(grammar_vocab, clock, &g, &e));
+    assert_ok(e, grammars_new(grammar_vocab, &g, &e));
     return g;
 }
 
 static void a_source_is_compiled_once(void **state)
 {
-    struct clock clock;
     struct desk d;
     struct error e;
     struct grammars_numbers n;
-    struct grammars *gs = open_grammars(&clock);
+    struct grammars *gs = open_grammars();
     desk_open(&d, gs);
     struct grammar *a = get(&d, GRAMMAR_REGEX, "a+b", &e), *b = get(&d, GRAMMAR_REGEX, "a+b", &e);
     assert_non_null(a);
@@ -130,11 +128,10 @@ static void a_source_is_compiled_once(void **state)
 
 static void errors_are_kept_too(void **state)
 {
-    struct clock clock;
     struct desk d;
     struct error e;
     struct grammars_numbers n;
-    struct grammars *gs = open_grammars(&clock);
+    struct grammars *gs = open_grammars();
     desk_open(&d, gs);
     for (int i = 0; i < 3; i++) {
         assert_null(get(&d, GRAMMAR_REGEX, "(a", &e));
@@ -148,12 +145,11 @@ static void errors_are_kept_too(void **state)
 
 static void what_is_kept_is_bounded_and_the_oldest_goes(void **state)
 {
-    struct clock clock;
     struct desk d;
     struct error e;
     struct grammars_numbers n;
     char text[64];
-    struct grammars *gs = open_grammars(&clock);
+    struct grammars *gs = open_grammars();
     desk_open(&d, gs);
     for (int i = 0; i < GRAMMARS_MAX + 100; i++) {
         snprintf(text, sizeof text, "[\"%d\"]", i);
@@ -180,9 +176,8 @@ static void what_is_kept_is_bounded_and_the_oldest_goes(void **state)
 /* Nobody waits for an answer: everything asked for is forgotten at some moment of its life. */
 static void askers_may_leave_at_any_moment(void **state)
 {
-    struct clock clock;
     struct desk d;
-    struct grammars *gs = open_grammars(&clock);
+    struct grammars *gs = open_grammars();
     struct grammars_ask asks[GRAMMARS_QUEUE_MAX + 8];
     desk_open(&d, gs);
     for (uint32_t round = 0; round < 30; round++) {
@@ -229,10 +224,9 @@ static void *ask_for_many(void *ctx)
 
 static void many_threads_share_what_is_compiled(void **state)
 {
-    struct clock clock;
     struct grammars_numbers n;
     pthread_t threads[4];
-    struct grammars *gs = open_grammars(&clock);
+    struct grammars *gs = open_grammars();
     for (size_t i = 0; i < COUNT_OF(threads); i++)
         assert_int_equal(pthread_create(&threads[i], NULL, ask_for_many, gs), 0);
     for (size_t i = 0; i < COUNT_OF(threads); i++)
