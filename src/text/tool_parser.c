@@ -467,8 +467,8 @@ static void flush(struct tool_parser *p)
         if (p->d->calls->args == ARGS_TAGS)
             tags_finish(p);
         break;
-    case IN_TAIL:
-    case IN_NEXT: break;    /* a frame that is not whole */
+    case IN_TAIL: /* a frame that is not whole */
+    case IN_NEXT:
     case IN_HARMONY: break; /* gave all it had */
     }
     p->at = p->held.n;

@@ -29,6 +29,7 @@
     "sep\xef\xbd\x9c>"
 
 #define NAME_OPEN   "{\"name\": \""
+#define HERMES_OPEN "<tool_call>\n{\"name\": \""
 #define ARGS_MIDDLE "\", \"arguments\": "
 
 const char *const harmony_markers[H_COUNT] = {
@@ -132,7 +133,7 @@ const struct tool_syntax tool_syntaxes[] = {
     {.name = "hermes",
         .shape = "<tool_call>\\n{\"name\": \"NAME\", \"arguments\": {...}}\\n</tool_call>",
         .trigger = "<tool_call>",
-        .pieces = {"", "<tool_call>\n" NAME_OPEN, ARGS_MIDDLE, "}\n</tool_call>", "\n", ""},
+        .pieces = {"", HERMES_OPEN, ARGS_MIDDLE, "}\n</tool_call>", "\n", ""},
         .markers = {"<tool_call>", "</tool_call>"},
         .has = {"<tool_call>", "arguments"}},
     {.name = "lfm2",
