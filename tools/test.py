@@ -29,7 +29,7 @@ JOBS = os.cpu_count() or 2
 # What each build looks at. With clang: the rooms that compute, whose bits must be those of gcc (the fuzz stage compiles
 # the whole tree with clang). With TSan: the rooms that start threads or are driven by several. None: every room.
 ROOMS = {"release": None, "clang": ("tensor", "cpu", "sample", "model"), "asan": None,
-         "tsan": ("base", "cpu", "model", "engine", "api")}
+         "tsan": ("base", "grammar", "cpu", "model", "engine", "api")}
 
 
 class Tally:
