@@ -180,7 +180,8 @@ enum match match_head(const struct tool_parser *p, struct str s, bool with_secti
     const struct tool_dialect *d = p->d;
     struct str number = {0};
     size_t at = 0;
-    s.n = MIN(s.n, (size_t)TOOL_HEAD_BYTES_MAX); /* what is not decided by then is no head */
+    if (s.n > TOOL_HEAD_BYTES_MAX)
+        s.n = TOOL_HEAD_BYTES_MAX; /* what is not decided by then is no head */
     enum match m = with_section ? match_piece(d->pieces[PIECE_SECTION], s, &at, NULL) : MATCH_YES;
     if (m == MATCH_YES)
         m = match_piece(d->pieces[PIECE_OPEN], s, &at, NULL);

@@ -35,13 +35,13 @@ static void send(struct tool_parser *p, enum tool_event_kind kind, struct str te
 void parser_give(struct tool_parser *p, enum tool_event_kind kind, struct str text)
 {
     while (text.n > 0) {
-        const char *mark = memchr(text.p, TOOL_MARK, text.n);
+        const char *mark = memchr(text.p, (unsigned char)TOOL_MARK, text.n);
         const size_t n = mark != NULL ? (size_t)(mark - text.p) : text.n;
         send(p, kind, (struct str){text.p, n});
         text = (struct str){text.p + n, text.n - n};
         if (mark == NULL)
             return;
-        const char *end = memchr(mark, TOOL_MARK_END, text.n);
+        const char *end = memchr(mark, (unsigned char)TOOL_MARK_END, text.n);
         const size_t name = end != NULL ? (size_t)(end - mark) : 1;
         if (p->o.show_special && end != NULL)
             send(p, kind, (struct str){mark + 1, name - 1});
@@ -98,7 +98,7 @@ size_t parser_scan(struct str s, const struct str *markers, size_t n, size_t *wh
             return i;
         }
         if (s.p[i] == TOOL_MARK) {
-            const char *end = memchr(s.p + i, TOOL_MARK_END, s.n - i);
+            const char *end = memchr(s.p + i, (unsigned char)TOOL_MARK_END, s.n - i);
             if (end == NULL && s.n - i <= TOK_NAME_BYTES_MAX)
                 return i;
             i = end != NULL ? (size_t)(end - s.p) : i;

@@ -89,7 +89,7 @@ void tool_json_escape(struct buf *out, struct str s)
     for (size_t i = 0; i < s.n; i++) {
         const unsigned char c = (unsigned char)s.p[i];
         if (s.p[i] == TOOL_MARK) { /* a control token has no place in a string */
-            const char *end = memchr(s.p + i, TOOL_MARK_END, s.n - i);
+            const char *end = memchr(s.p + i, (unsigned char)TOOL_MARK_END, s.n - i);
             i = end != NULL ? (size_t)(end - s.p) : i;
             continue;
         }
@@ -304,7 +304,7 @@ void tags_finish(struct tool_parser *p)
         tool_json_escape(&p->out, s);
         send_out(p);
     } else if (p->value.mode == VALUE_HELD) {
-        const char *mark = memchr(s.p, TOOL_MARK, s.n);
+        const char *mark = memchr(s.p, (unsigned char)TOOL_MARK, s.n);
         parser_args(p, (struct str){s.p, mark != NULL ? (size_t)(mark - s.p) : s.n});
     }
 }
