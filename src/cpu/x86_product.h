@@ -143,22 +143,21 @@ INLINE void take_group(enum pack_form form, int offset, const unsigned char *fro
     }
 }
 
-/* The piece that is wanted next, of each panel: its data and scales, and how many bytes of them a group has. It is
- * asked for in shares while this piece is laid out and multiplied: a core has a dozen misses in flight, and asking for
- * a whole piece at once would stop it until they are back. */
+/* A piece that is wanted soon, of each panel: its data and scales, and how many bytes of them a group has. It is asked
+ * for group by group while another is laid out: a core has a dozen misses in flight, and asking for a whole piece at
+ * once would stop it until they are back. */
 struct ahead {
     const unsigned char *data[SIDE_MAX], *scale[SIDE_MAX];
-    uint32_t data_bytes, scale_bytes;
-    uint32_t shares; /* share i is every shares-th line from the i-th on */
+    uint32_t scale_bytes;
 };
 
-INLINE void fetch_group(const struct ahead *h, uint32_t side, uint32_t g, uint32_t share)
+INLINE void fetch_group(const struct ahead *h, uint32_t side, size_t data_bytes, uint32_t g)
 {
-    const char *data = (const char *)h->data[side] + (size_t)g * h->data_bytes;
+    const char *data = (const char *)h->data[side] + g * data_bytes;
     const char *scale = (const char *)h->scale[side] + (size_t)g * h->scale_bytes;
-    for (uint32_t i = share * 64; i < h->data_bytes; i += h->shares * 64)
+    for (size_t i = 0; i < data_bytes; i += 64)
         _mm_prefetch(data + i, _MM_HINT_T0);
-    for (uint32_t i = share * 64; i < h->scale_bytes; i += h->shares * 64)
+    for (uint32_t i = 0; i < h->scale_bytes; i += 64)
         _mm_prefetch(scale + i, _MM_HINT_T0);
 }
 
@@ -209,15 +208,28 @@ static void lay_groups(const struct packed *p, const unsigned char *panel, uint3
     const size_t step = p->data_bytes;
     const unsigned char *from = panel + g0 * step;
     struct vi *out = room->w.q + side * PIECE_VECS;
-    for (uint32_t g = 0; g < n; g++, from += step, out += GROUP_VECS) {
-        fetch_group(ahead, side, g, 0);
-        switch (p->form) {
-        case PACK_4: p->offset == 0 ? take_group(PACK_4, 0, from, out) : take_group(PACK_4, 8, from, out); break;
-        case PACK_5: p->offset == 0 ? take_group(PACK_5, 0, from, out) : take_group(PACK_5, 16, from, out); break;
-        case PACK_6: take_group(PACK_6, 32, from, out); break;
-        default: take_group(PACK_8, 0, from, out); break;
-        }
+#define LAY(form, offset)                                                                                              \
+    for (uint32_t g = 0; g < n; g++, from += step, out += GROUP_VECS) {                                                \
+        fetch_group(ahead, side, data_bytes_of(form), g);                                                              \
+        take_group(form, offset, from, out);                                                                           \
     }
+    switch (p->form) {
+    case PACK_4:
+        if (p->offset == 0)
+            LAY(PACK_4, 0)
+        else
+            LAY(PACK_4, 8)
+        break;
+    case PACK_5:
+        if (p->offset == 0)
+            LAY(PACK_5, 0)
+        else
+            LAY(PACK_5, 16)
+        break;
+    case PACK_6: LAY(PACK_6, 32) break;
+    default: LAY(PACK_8, 0) break;
+    }
+#undef LAY
     lay_scales(p, panel, g0, n, room->scale + side * PIECE_SCALES, room->min + side * PIECE_SCALES);
 }
 
@@ -393,7 +405,7 @@ INLINE void one_row(enum pack_form form, int offset, int subs, bool with_min, co
     struct vf acc = vf_load(total);
     for (uint32_t g = 0; g < n_groups; g++, from += step, q += ACT_GROUP) {
         struct vi x[GROUP_VECS];
-        fetch_group(ahead, 0, g, 0);
+        fetch_group(ahead, 0, step, g);
         take_group(form, offset, from, x);
         EACH (s, subs) {
             struct vi sum[ONE_ROW_SUMS]; /* integers: any order is the same */
@@ -591,13 +603,12 @@ static void look_ahead(const struct product *p, const struct piece *to, struct a
 }
 
 static void int_piece(struct product_room *room, const struct product *p, const struct groups *rows, uint32_t n_rows,
-    const struct piece *at, float *total, struct ahead *ahead)
+    const struct piece *at, float *total, const struct ahead *ahead)
 {
     const struct packed *w = p->w->packed;
     const uint32_t n = MIN(p->w->n_in / ACT_GROUP - at->g0, (uint32_t)ACT_BLOCK);
     const enum kind kind = kind_of(w);
     const uint32_t n_tiles = (n_rows + INT_TILE - 1) / INT_TILE;
-    ahead->shares = n_rows == 1 ? 1 : n_tiles + 1;
     if (n_rows == 1) {
         const unsigned char *panel = packed_panel(w, p->mat, at->panel);
         lay_scales(w, panel, at->g0, n, room->scale, room->min);
@@ -609,9 +620,6 @@ static void int_piece(struct product_room *room, const struct product *p, const 
     for (uint32_t t = 0, i = 0; t < n_tiles; t++) { /* as even as they go */
         const uint32_t some = (n_rows - i + n_tiles - t - 1) / (n_tiles - t);
         const struct groups a = groups_from(rows, (size_t)i * ACT_BLOCK);
-        if (64 * t < ahead->data_bytes)
-            for (uint32_t g = 0; g < n * at->sides; g++)
-                fetch_group(ahead, g / n, g % n, t + 1);
         int_tiles[kind][at->sides - 1][some - 1](room, &a, n, total + (size_t)i * PANEL_COLS);
         i += some;
     }
@@ -628,7 +636,7 @@ static void int_panels(struct product_room *room, const struct product *p, uint3
         .n_sides = (n_panels + side - 1) / side,
         .n_blocks = (n_groups + ACT_BLOCK - 1) / ACT_BLOCK,
         .k_first = n_rows <= FEW_ROWS && p->in_rows == NULL};
-    struct ahead ahead = {.data_bytes = (uint32_t)w->data_bytes, .scale_bytes = scale_bytes_of(w)};
+    struct ahead ahead = {.scale_bytes = scale_bytes_of(w)};
     struct groups rows = {0};
     for (uint32_t i = 0; i < walk.n_blocks * walk.n_sides; i++) {
         const struct piece at = piece_at(&walk, i), later = piece_at(&walk, i + AHEAD / side);
