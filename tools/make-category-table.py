@@ -21,10 +21,18 @@ def ranges():
 
 def main():
     rows = [f"R({start:#x},{category})" for start, category in ranges()]
-    print("/* Made by tools/make-category-table.py: where each run of code points of one general category begins, Unicode "
-          f"{unicodedata.unidata_version}. */")
+    print("/* Made by tools/make-category-table.py: where each run of code points of one general category begins.")
+    print(f" * Unicode {unicodedata.unidata_version}; do not edit. */")
+    print("#ifndef GRAMMAR_CATEGORIES_H")
+    print("#define GRAMMAR_CATEGORIES_H")
+    print()
+    print("#include <stdint.h>")
+    print()
     print("/* clang-format off */")
-    print("enum { " + ", ".join(CATEGORIES) + " };")
+    print("enum {")
+    for i in range(0, len(CATEGORIES), 10):
+        print("    " + ", ".join(CATEGORIES[i:i + 10]) + ",")
+    print("};")
     print("#define R(from, category) {(from) << 8 | (category)}")
     print("static const struct { uint32_t packed; } RUNS[] = {")
     line = ""
@@ -37,6 +45,8 @@ def main():
     print("};")
     print("#undef R")
     print("/* clang-format on */")
+    print()
+    print("#endif")
     return 0
 
 

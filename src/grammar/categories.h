@@ -1,6 +1,16 @@
-/* Made by tools/make-category-table.py: where each run of code points of one general category begins, Unicode 14.0.0. */
+/* Made by tools/make-category-table.py: where each run of code points of one general category begins.
+ * Unicode 14.0.0; do not edit. */
+#ifndef GRAMMAR_CATEGORIES_H
+#define GRAMMAR_CATEGORIES_H
+
+#include <stdint.h>
+
 /* clang-format off */
-enum { Lu, Ll, Lt, Lm, Lo, Mn, Mc, Me, Nd, Nl, No, Pc, Pd, Ps, Pe, Pi, Pf, Po, Sm, Sc, Sk, So, Zs, Zl, Zp, Cc, Cf, Cs, Co, Cn };
+enum {
+    Lu, Ll, Lt, Lm, Lo, Mn, Mc, Me, Nd, Nl,
+    No, Pc, Pd, Ps, Pe, Pi, Pf, Po, Sm, Sc,
+    Sk, So, Zs, Zl, Zp, Cc, Cf, Cs, Co, Cn,
+};
 #define R(from, category) {(from) << 8 | (category)}
 static const struct { uint32_t packed; } RUNS[] = {
 R(0x0,Cc),R(0x20,Zs),R(0x21,Po),R(0x24,Sc),R(0x25,Po),R(0x28,Ps),R(0x29,Pe),R(0x2a,Po),R(0x2b,Sm),R(0x2c,Po),
@@ -462,3 +472,5 @@ R(0x100000,Co),R(0x10fffe,Cn),
 };
 #undef R
 /* clang-format on */
+
+#endif

@@ -156,7 +156,8 @@ def test_random_patterns_are_searched_for_in_strings(lib, small):
         else:
             wrap = rng.random() < 0.5 or "|" in ours
             ours = anchors[0] + (f"({ours})" if wrap else ours) + anchors[1]
-            theirs = anchors[0].replace("^", r"\A") + (f"(?:{theirs})" if wrap else theirs) + anchors[1].replace("$", r"\Z")
+            theirs = f"(?:{theirs})" if wrap else theirs
+            theirs = anchors[0].replace("^", r"\A") + theirs + anchors[1].replace("$", r"\Z")
         g = within_limits(lib, small, SCHEMA, json.dumps({"type": "string", "pattern": ours}))
         if g is None:
             continue
@@ -185,8 +186,10 @@ def test_beginnings_are_beginnings(lib, small):
 
 
 @pytest.mark.parametrize("pattern,part", [
-    (r"(a)\1", "back-references"), (r"(?=a)", "look-around"), (r"(?<!a)b", "look-around"), (r"\bword", "word boundaries"),
-    (r"a++", "possessive"), (r"(?i)a", "inline flags"), (r"[[:alpha:]]", "POSIX"), (r"\p{Script=Greek}", "Script=Greek"),
+    (r"(a)\1", "back-references"), (r"(?=a)", "look-around"), (r"(?<!a)b", "look-around"),
+    (r"\bword", "word boundaries"),
+    (r"a++", "possessive"), (r"(?i)a", "inline flags"), (r"[[:alpha:]]", "POSIX"),
+    (r"\p{Script=Greek}", "Script=Greek"),
     (r"\Aa", r"escape \A"), (r"a{3,2}", "out of order"), (r"[b-a]", "out of order"), (r"(a", "not closed"),
     (r"a)", "without its ("), (r"*a", "nothing to repeat"), (r"[a", "not closed"), ("a\\", "backslash at the end"),
     (r"a{,3}", "{0,n}"), (r"\xg1", "two hexadecimal"), (r"[\d-z]", "end of a range"),
@@ -202,8 +205,8 @@ def real_grammars():
     yield "schema", SCHEMA, json.dumps(tool)
     yield "object", OBJECT, ""
     yield "regex", REGEX, r"[A-Z][a-z]{2,20}( \w+)*, \d{1,3} years"
-    yield "ebnf", EBNF, 'root ::= (name " = " expr ";\\n")+\nexpr ::= term ([-+*/] term)*\nterm ::= name | "(" expr ")"\n' \
-                        'name ::= [a-z] [a-z0-9_]*\n'
+    yield "ebnf", EBNF, ('root ::= (name " = " expr ";\\n")+\nexpr ::= term ([-+*/] term)*\n'
+                         'term ::= name | "(" expr ")"\nname ::= [a-z] [a-z0-9_]*\n')
     yield "choice", CHOICE, json.dumps(["yes", "no", "not at all", "日本"])
     yield "structure", STRUCTURE, json.dumps({"type": "sequence", "parts": [
         {"type": "free_until", "stops": ["<tool_call>"]},
