@@ -147,8 +147,7 @@ def compare_outside(model, python, args):
     weights = os.path.getsize(model)
     kv = ANSWER_CONTEXT * kv_token_bytes(model)  # the peer clears all of it; quern touches what it uses
     a, b = a - weights, b - weights - kv
-    line("memory beyond weights and KV", f"{a / 2**20:.0f} MiB", f"{b / 2**20:.0f} MiB", a / b if b > 0 else 0.0,
-         "1.0x", a <= max(b, 64 * 2**20))
+    line("memory beyond weights and KV", f"{a / 2**20:.0f} MiB", f"{b / 2**20:.0f} MiB", a / max(b, 1), "1.0x", a <= b)
 
 
 def kv_token_bytes(model):
