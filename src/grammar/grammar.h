@@ -64,8 +64,8 @@ void grammar_walk_init(struct grammar_walk *w, struct grammar *g); /* borrows g 
 void grammar_walk_copy(struct grammar_walk *to, const struct grammar_walk *from);
 
 /* Bits of the tokens allowed next: bit id % 64 of word id / 64, (vocabulary + 63) / 64 words. The tokens of ends[] are
- * set exactly when the text so far is complete. Returns how many are allowed, counted up to 2. Never 0 on a walk that
- * only took allowed tokens. */
+ * set when the text so far is complete, and otherwise only where a structure names such a control token here. Returns
+ * how many are allowed, counted up to 2. Never 0 on a walk that only took allowed tokens. */
 uint32_t grammar_mask(const struct grammar_walk *w, const uint32_t *ends, uint32_t n_ends, uint64_t *mask);
 
 /* Go on by a token. ERR_INVALID when the grammar does not allow it; the walk stays where it was. */

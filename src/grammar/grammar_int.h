@@ -59,7 +59,7 @@ struct expr_edge {
     expr_id x;
 };
 expr_id expr_graph(struct build *b, uint32_t n_states, const struct expr_edge *edge, uint32_t n_edges);
-expr_id expr_rule_new(struct build *b);                                      /* a name for something defined later */
+expr_id expr_rule_new(struct build *b); /* a name for something defined later */
 void expr_rule_set(struct build *b, expr_id rule, expr_id x);
 
 /* ---- front ends ---- */
