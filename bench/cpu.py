@@ -1,8 +1,8 @@
 """quern against llama.cpp on this machine's processor: the same files, the same threads, one after the other in turn.
 
 The peer is the package llama-cpp-python, installed into build/peers/llama the first time (it compiles, which takes
-minutes; QUERN_PEER_PYTHON names a Python that has it). Model files: the default model (135M) in several types, made from
-it by the peer's own quantiser, and a shape of 0.6B with made-up weights (bench/cpu_model.py); both are kept in
+minutes; QUERN_PEER_PYTHON names a Python that has it). Model files: the default model (135M) in several types, made
+from it by the peer's own quantiser, and a shape of 0.6B with made-up weights (bench/cpu_model.py); both are kept in
 build/bench. Each program times its own steps, and the best of its runs counts; loading, memory, the disturbed machine
 and a whole answer are timed from outside.
 
@@ -112,8 +112,8 @@ def compare_steps(size, kind, model, python, args):
         if test == "tg128":
             note = f"  reads {judge(name + ' (bandwidth)', mine['memory_share'] >= READ_BAR)} (bar {READ_BAR:.0%})"
         print(f"{size:5} {kind:7} {test:10} {mine['tok_s']:9.1f} {peer:9.1f} {ratio:6.2f}x {bar:5.1f}x "
-              f"{judge(name, ratio >= bar):4} {100 * mine['memory_share']:5.0f}% {100 * mine['compute_share']:6.0f}%{note}",
-              flush=True)
+              f"{judge(name, ratio >= bar):4} {100 * mine['memory_share']:5.0f}% "
+              f"{100 * mine['compute_share']:6.0f}%{note}", flush=True)
 
 
 def line(what, mine, theirs, ratio, bar, ok):
@@ -196,8 +196,8 @@ def main():
     sizes = (args.sizes or ("135M" if args.quick else "135M,0.6B")).split(",")
     files = {(s, k): model_file(s, k, source, python) for s in sizes for k in types}
     print(f"{args.threads} threads, tok/s; shares of the reading and of the arithmetic measured in the same run\n")
-    print(f"{'model':5} {'type':7} {'test':10} {'quern':>9} {'llama.cpp':>9} {'ratio':>7} {'bar':>6}      {'memory':>6} "
-          f"{'compute':>7}")
+    print(f"{'model':5} {'type':7} {'test':10} {'quern':>9} {'llama.cpp':>9} {'ratio':>7} {'bar':>6}      "
+          f"{'memory':>6} {'compute':>7}")
     for (size, kind), file in files.items():
         compare_steps(size, kind, file, python, args)
     print()
