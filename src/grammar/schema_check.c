@@ -129,9 +129,12 @@ static const char *step_of(struct schema *s, const char *keyword, const char *na
     char *step = schema_take(s, n + 2 * m + 2, 1, e);
     if (step == NULL)
         return NULL;
-    memcpy(step, keyword, n);
-    step[n] = '/';
-    size_t at = n + 1;
+    size_t at = 0;
+    while (at < n) {
+        step[at] = keyword[at];
+        at++;
+    }
+    step[at++] = '/';
     for (size_t i = 0; i < m; i++) {
         if (name[i] == '~' || name[i] == '/') {
             step[at++] = '~';

@@ -93,7 +93,7 @@ bool dec_is_integer(const struct dec *a)
 static bool remainder_of(const struct dec *v, int places, uint64_t m, uint64_t *out)
 {
     uint64_t r = 0;
-    if (v->n > v->k + places)
+    if (m == 0 || v->n > v->k + places)
         return false;
     for (int i = 0; i < v->k + places; i++)
         r = (r * 10 + (i < v->n ? v->digit[i] : 0)) % m;

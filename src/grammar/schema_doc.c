@@ -283,7 +283,7 @@ enum err schema_ref(struct schema *s, uint32_t place, struct str ref, uint32_t *
     size_t hash = 0;
     while (hash < ref.n && ref.p[hash] != '#')
         hash++;
-    const char *uri;
+    const char *uri = "";
     char shown[120];
     TRY(uri_join(s, s->resource[s->place[place].base].uri, (struct str){ref.p, hash}, &uri, e));
     uint32_t resource = s->n_resources;
@@ -330,7 +330,7 @@ static enum err place_identify(struct schema *s, uint32_t at, struct error *e)
         while (n < text.n && text.p[n] != '#')
             n++;
         if (n > 0) {
-            const char *uri;
+            const char *uri = "";
             TRY(uri_join(s, s->resource[s->place[at].base].uri, (struct str){text.p, n}, &uri, e));
             for (uint32_t i = 0; i < s->n_resources; i++)
                 if (at != 1 && strcmp(s->resource[i].uri, uri) == 0)

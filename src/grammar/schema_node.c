@@ -465,7 +465,7 @@ static bool is_empty(struct schema *s, node_id id, int depth)
 bool schema_is_disjoint(struct schema *s, const lit_id *lit, uint32_t n)
 {
     struct error e = {0};
-    node_id id;
+    node_id id = 0;
     if (s->disjoint_depth >= SCHEMA_DISJOINT_DEPTH || schema_node_of(s, lit, n, &id, &e) != OK)
         return false;
     s->disjoint_depth++;

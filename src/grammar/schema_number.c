@@ -47,15 +47,15 @@ struct machine {
 struct progress {
     uint8_t phase, sign;
     uint8_t n_int, n_frac;
-    uint8_t left;       /* digits that may still come behind the point */
-    uint8_t zeros;      /* behind the point and before the first significant digit */
-    uint8_t is_nonzero; /* a significant digit came */
-    uint8_t has_frac;   /* one other than 0 behind the point */
-    uint8_t seen[2];    /* digits compared with a bound, while equal */
-    uint8_t order[2];   /* of the significant digits against the bound's */
-    uint8_t settled[2]; /* of the magnitude, once the point has come: order + 1 */
-    uint8_t may_308;    /* the mantissa is below 1.7 */
-    uint8_t esign, n_exp;
+    uint8_t left;                 /* digits that may still come behind the point */
+    uint8_t zeros;                /* behind the point and before the first significant digit */
+    uint8_t is_nonzero;           /* a significant digit came */
+    uint8_t has_frac;             /* one other than 0 behind the point */
+    uint8_t seen[2];              /* digits compared with a bound, while equal */
+    uint8_t order[2];             /* of the significant digits against the bound's */
+    uint8_t settled[2];           /* of the magnitude, once the point has come: order + 1 */
+    uint8_t may_308;              /* the mantissa is below 1.7 */
+    uint8_t esign, n_exp, unused; /* no padding: states are compared as bytes */
     uint16_t exponent;
     uint32_t remainder;
 };
@@ -416,7 +416,7 @@ static enum err explore(struct schema *s, const struct machine *m, const struct 
     for (uint32_t i = 0; i < x.n; i++) {
         for (const char *c = symbols; *c != '\0'; c++) {
             struct progress p = x.state[i];
-            uint32_t to;
+            uint32_t to = 0;
             if (!machine_step(m, &p, *c))
                 continue;
             TRY(state_of(&x, &p, &to, e));
@@ -445,10 +445,11 @@ static enum err machine_lang(struct schema *s, const struct num_rule *r, const s
     struct machine m = {.ints = r->ints,
         .may_sci = true,
         .sci_need = r->ints == INT_ONLY ? SCHEMA_SCI_INT_DIGITS : 0,
-        .sci_digits = r->ints == INT_ONLY ? SCHEMA_SCI_INT_DIGITS : SCHEMA_SCI_DIGITS_MAX,
+        .sci_digits = SCHEMA_SCI_DIGITS_MAX, /* not more than an integer may have */
         .int_digits = SCHEMA_INT_DIGITS_MAX,
         .frac_digits = SCHEMA_FRAC_DIGITS_MAX,
         .sig_digits = SCHEMA_SIG_DIGITS_MAX};
+    _Static_assert(SCHEMA_SCI_DIGITS_MAX <= SCHEMA_SCI_INT_DIGITS, "integers");
     bounds_set(&m, r);
     m.is_same_signed = !r->has_lo && !r->has_hi;
     const bool is_lo_sharp = r->has_lo && r->is_lo_open && r->lo.n > 0;
@@ -479,22 +480,22 @@ enum err schema_number_lang(struct schema *s, const struct num_rule *r, const st
             return OK;
         }
     }
-    const struct lang *x;
+    const struct lang *x = NULL;
     TRY(machine_lang(s, r, r->multiple, &x, e));
     const struct num_rule plain = {0};
     for (const struct dec_list *m = r->multiple != NULL ? r->multiple->next : NULL; m != NULL; m = m->next) {
-        const struct lang *y;
+        const struct lang *y = NULL;
         TRY(machine_lang(s, &plain, m, &y, e));
-        x = lang_and(s->b, x, y, e);
+        x = x != NULL && y != NULL ? lang_and(s->b, x, y, e) : NULL;
         if (x == NULL)
             return e->code;
     }
     for (const struct dec_list *d = r->excluded; d != NULL; d = d->next) {
         const struct num_rule equal = {.has_lo = true, .has_hi = true, .lo = d->v, .hi = d->v};
-        const struct lang *y;
+        const struct lang *y = NULL;
         TRY(machine_lang(s, &equal, NULL, &y, e));
-        y = lang_not(s->b, y, e);
-        x = y != NULL ? lang_and(s->b, x, y, e) : NULL;
+        y = y != NULL ? lang_not(s->b, y, e) : NULL;
+        x = x != NULL && y != NULL ? lang_and(s->b, x, y, e) : NULL;
         if (x == NULL)
             return e->code;
     }

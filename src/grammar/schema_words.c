@@ -72,7 +72,9 @@ enum err schema_json_text(struct schema *s, struct str text, struct str *out, st
             p[n++] = '\\';
             p[n++] = letter[known - plain];
         } else if ((uint8_t)c < 0x20) {
-            memcpy(p + n, "\\u00", 4);
+            p[n] = '\\';
+            p[n + 1] = 'u';
+            p[n + 2] = p[n + 3] = '0';
             p[n + 4] = hex[(uint8_t)c >> 4];
             p[n + 5] = hex[(uint8_t)c & 15];
             n += 6;
@@ -105,9 +107,9 @@ enum err schema_other_spellings(
         x->next = spelled;
         spelled = x;
     }
-    const struct lang *taken;
+    const struct lang *taken = NULL;
     TRY(schema_words_lang(s, spelled, &taken, e));
-    taken = lang_not(s->b, taken, e);
+    taken = taken != NULL ? lang_not(s->b, taken, e) : NULL;
     *out = taken != NULL ? lang_and(s->b, s->spellings, taken, e) : NULL;
     return *out != NULL ? OK : e->code;
 }
