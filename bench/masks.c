@@ -211,12 +211,12 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--check") == 0)
             check = true;
         else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
-            steps = (uint32_t)MAX(strtoul(argv[++i], NULL, 10), 100ul);
+            steps = (uint32_t)strtoul(argv[++i], NULL, 10);
         else
             path = argv[i];
     }
-    if (path == NULL) {
-        fprintf(stderr, "usage: quern_masks TOKENIZER.json [--steps N] [--check]\n");
+    if (path == NULL || steps < 100) {
+        fprintf(stderr, "usage: quern_masks TOKENIZER.json [--steps N, from 100] [--check]\n");
         return 2;
     }
     if (run(path, steps, &good, &e) != OK) {
