@@ -15,8 +15,9 @@
  *   scientific   one digit from 1 to 9, at most SCHEMA_SCI_DIGITS_MAX behind the point, an exponent of one to three
  *                digits, and no value beyond the range of a double
  *
- *   integers     plain without a point or with ".0", or scientific with at most SCHEMA_SCI_INT_DIGITS digits behind
- *                the point and an exponent of at least that; multiples alike, where powers of ten are multiples */
+ *   integers     plain without a point or with ".0": readers of integers dislike exponents. Multiples of whole numbers
+ *                may be scientific with at most SCHEMA_SCI_INT_DIGITS digits behind the point and an exponent of at
+ *                least that, where powers of ten are multiples */
 #include "base/hash.h"
 #include "base/limits.h"
 #include "grammar/schema_int.h"
@@ -443,8 +444,7 @@ static enum err machine_lang(struct schema *s, const struct num_rule *r, const s
     const struct lang **out, struct error *e)
 {
     struct machine m = {.ints = r->ints,
-        .may_sci = true,
-        .sci_need = r->ints == INT_ONLY ? SCHEMA_SCI_INT_DIGITS : 0,
+        .may_sci = r->ints != INT_ONLY,
         .sci_digits = SCHEMA_SCI_DIGITS_MAX, /* not more than an integer may have */
         .int_digits = SCHEMA_INT_DIGITS_MAX,
         .frac_digits = SCHEMA_FRAC_DIGITS_MAX,

@@ -19,7 +19,7 @@ LIST = {
 # (schema, values that satisfy it, values that do not)
 CASES = [
     (True, [None, 1, "a", [], {"a": [1, {}]}], []),
-    ({"type": "integer"}, [0, -3, 12, 1.0, 10**52, 1e16, 1e308], [1.5, "1", None, 0.1]),
+    ({"type": "integer"}, [0, -3, 12, 1.0, 10**52], [1.5, "1", None, 0.1, 1e16, 1e308]),
     ({"type": "number"}, [0, -0.5, 1e-7, 1.5e300, 123456789.123], ["1", True]),
     ({"type": ["string", "null"]}, ["", "a\n\"é\u0000", None], [1, [], False]),
     ({"type": "string", "nullable": True}, ["a", None], [1]),
@@ -131,6 +131,7 @@ REFUSED = [  # (schema, code, part of the sentence)
 ]
 # What the suite calls valid and the documented languages leave out; nothing invalid is ever accepted.
 LEFT_OUT = {
+    "optional/float-overflow": ("an integer with an exponent", lambda d: d >= 1e16),
     "optional/format/hostname": ("a label that begins with xn--", lambda d: "xn--" in d),
     "optional/format/time": ("a leap second that is not in UTC", lambda d: ":60" in d),
     "optional/format/date-time": ("a leap second that is not in UTC", lambda d: ":60" in d),
