@@ -253,6 +253,19 @@ static enum err step_run(struct draft *d, const struct spec_ask *asks, const str
     return OK;
 }
 
+/* Compute what was added; the rows are seen then. */
+static enum err step_end(
+    struct draft *d, const struct spec_ask *asks, uint32_t n, const struct slots *slots, struct error *e)
+{
+    TRY(step_run(d, asks, slots, e));
+    for (uint32_t i = 0; i < n; i++) {
+        struct draft_seq *q = &d->seqs[asks[i].slot];
+        q->seen += q->used == d->turn ? q->rows : 0;
+        q->rows = 0;
+    }
+    return OK;
+}
+
 /* ---- the rounds ---- */
 
 /* Everybody's unseen tokens: first those that lack few, so that a long prompt does not stop the others. */
@@ -276,13 +289,7 @@ static enum err catch_up(
             if (!step_add(d, &asks[i], i, rows, rows == gap))
                 q->is_level = false;
         }
-    TRY(step_run(d, asks, slots, e));
-    for (uint32_t i = 0; i < n; i++) {
-        struct draft_seq *q = &d->seqs[asks[i].slot];
-        q->seen += q->used == d->turn ? q->rows : 0;
-        q->rows = 0;
-    }
-    return OK;
+    return step_end(d, asks, n, slots, e);
 }
 
 static enum err next_round(struct draft *d, const struct spec_ask *asks, uint32_t n, uint32_t round,
@@ -296,13 +303,7 @@ static enum err next_round(struct draft *d, const struct spec_ask *asks, uint32_
         if (!step_add(d, &asks[i], i, 1, true))
             q->is_level = false;
     }
-    TRY(step_run(d, asks, slots, e));
-    for (uint32_t i = 0; i < n; i++) {
-        struct draft_seq *q = &d->seqs[asks[i].slot];
-        q->seen += q->used == d->turn ? q->rows : 0;
-        q->rows = 0;
-    }
-    return OK;
+    return step_end(d, asks, n, slots, e);
 }
 
 static enum err draft_propose(struct proposer *p, const struct spec_ask *asks, uint32_t n, const struct slots *slots,

@@ -167,6 +167,7 @@ struct tool_head {
 };
 enum match match_head(const struct tool_parser *p, struct str s, bool with_section, struct tool_head *out);
 enum match match_piece(struct str piece, struct str s, size_t *at, struct str *number);
+struct str without_newlines(struct str piece);            /* at its ends */
 enum match match_prefix(struct str s, struct str prefix); /* exact */
 /* The members of a JSON object that may follow the arguments, up to its brace. */
 enum match match_members(struct str s, size_t *at);

@@ -216,3 +216,14 @@ enum match match_head(const struct tool_parser *p, struct str s, bool with_secti
     }
     return MATCH_YES;
 }
+
+struct str without_newlines(struct str s)
+{
+    while (s.n > 0 && s.p[0] == '\n') {
+        s.p++;
+        s.n--;
+    }
+    while (s.n > 0 && s.p[s.n - 1] == '\n')
+        s.n--;
+    return s;
+}

@@ -119,17 +119,6 @@ static void send_out(struct tool_parser *p)
 
 /* ---- the machine ---- */
 
-static struct str trimmed(struct str s)
-{
-    while (s.n > 0 && s.p[0] == '\n') {
-        s.p++;
-        s.n--;
-    }
-    while (s.n > 0 && s.p[s.n - 1] == '\n')
-        s.n--;
-    return s;
-}
-
 static void finish_arguments(struct tool_parser *p)
 {
     buf_add(&p->out, p->value.n_keys == 0 ? STR("{}") : STR("}"));
@@ -164,7 +153,7 @@ static enum step step_key(struct tool_parser *p)
     const bool is_full = s.n == TOOL_HEAD_BYTES_MAX;
     enum match m = match_prefix(s, open);
     if (m == MATCH_YES) {
-        const struct str core = trimmed(pieces[PIECE_KEY_CLOSE]);
+        const struct str core = without_newlines(pieces[PIECE_KEY_CLOSE]);
         const char first = core.p[0];
         const char *end = memchr(s.p + open.n, first, s.n - open.n);
         size_t at = end != NULL ? (size_t)(end - s.p) : s.n;
@@ -259,7 +248,7 @@ static void give_held(struct tool_parser *p, struct str text)
 
 static enum step step_value(struct tool_parser *p)
 {
-    const struct str piece = p->d->pieces[PIECE_VALUE_CLOSE], core = trimmed(piece);
+    const struct str piece = p->d->pieces[PIECE_VALUE_CLOSE], core = without_newlines(piece);
     const bool has_newline = piece.p[0] == '\n';
     const struct str s = parser_rest(p);
     struct value_state *v = &p->value;

@@ -111,17 +111,6 @@ static void put_property_schema(struct writer *w, const struct tool *t, const js
     json_decref(own);
 }
 
-static struct str core_of(struct str s)
-{
-    while (s.n > 0 && s.p[0] == '\n') {
-        s.p++;
-        s.n--;
-    }
-    while (s.n > 0 && s.p[s.n - 1] == '\n')
-        s.n--;
-    return s;
-}
-
 static void put_tag_value(struct writer *w, const struct tool *t, const char *key, const json_t *schema)
 {
     const json_t *real = resolve(t, schema), *list = json_object_get(real, "enum");
@@ -137,7 +126,7 @@ static void put_tag_value(struct writer *w, const struct tool *t, const char *ke
     else if (types == T_STRING && json_string_length(constant) > 0)
         writer_named(w, "text", "value", (struct str){json_string_value(constant), json_string_length(constant)});
     else
-        writer_free(w, core_of(w->d->pieces[PIECE_VALUE_CLOSE]), (struct str){0});
+        writer_free(w, without_newlines(w->d->pieces[PIECE_VALUE_CLOSE]), (struct str){0});
 }
 
 static void put_python_value(struct writer *w, const struct tool *t, const json_t *schema)
