@@ -79,8 +79,8 @@ export async function* events(body) {
   }
 }
 
-/* One answer. Calls onText(text, reasoning) as it comes, either of which may be empty; resolves to { finish, usage } or throws a ServerError; aborting the
- * signal closes the connection, at which the server stops computing. */
+/* One answer. Calls onText(text, reasoning) as it comes, either of which may be empty; resolves to { finish, usage } or
+ * throws a ServerError; aborting the signal closes the connection, at which the server stops computing. */
 export async function chat(request, signal, onText) {
   const response = await fetch("v1/chat/completions", {
     method: "POST",

@@ -322,7 +322,7 @@ void replay_add(struct replay *r, struct str event);                          /*
 void replay_end(struct replay *r, uint64_t now_ns);
 bool replay_is_wanted(struct replay *r, uint64_t now_ns); /* somebody reads it, or did not long ago */
 uint64_t replay_count(struct replay *r);                  /* events so far: the id of the next one */
-struct str replay_events(const struct replay *r);          /* their bytes, for its maker */
+struct str replay_events(const struct replay *r);         /* their bytes, for its maker */
 void replay_release(struct replay *r);                    /* by its maker */
 void replays_sweep(struct server *s, uint64_t now_ns);
 void replays_free(struct server *s);

@@ -8,19 +8,24 @@
 #define FLAG(name)             "\"" name "\":{\"type\":\"boolean\"},"
 /* structured.c */
 #define GRAMMAR_FIELDS                                                                                                 \
-    "\"response_format\":{\"type\":\"object\",\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":[\"text\","     \
-    "\"json_object\",\"json_schema\"]},\"json_schema\":{\"type\":\"object\",\"required\":[\"name\",\"schema\"],"           \
-    "\"properties\":{\"name\":{\"type\":\"string\",\"pattern\":\"^[a-zA-Z0-9_-]{1,64}$\"},\"schema\":{\"type\":"           \
+    "\"response_format\":{\"type\":\"object\",\"required\":[\"type\"],"                                                \
+    "\"properties\":{\"type\":{\"enum\":[\"text\","                                                                    \
+    "\"json_object\",\"json_schema\"]},\"json_schema\":{\"type\":\"object\",\"required\":[\"name\",\"schema\"],"       \
+    "\"properties\":{\"name\":{\"type\":\"string\",\"pattern\":\"^[a-zA-Z0-9_-]{1,64}$\"},\"schema\":{\"type\":"       \
     "\"object\"},\"strict\":{\"type\":\"boolean\"}}}}},"                                                               \
-    "\"structured_outputs\":{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{\"json\":{\"type\":"      \
-    "\"object\"},\"json_object\":{\"type\":\"boolean\"},\"regex\":{\"type\":\"string\"},\"choice\":{\"type\":\"array\"," \
-    "\"items\":{\"type\":\"string\"},\"minItems\":1},\"grammar\":{\"type\":\"string\"},\"whitespace\":{\"enum\":["       \
+    "\"structured_outputs\":{\"type\":\"object\",\"additionalProperties\":false,"                                      \
+    "\"properties\":{\"json\":{\"type\":"                                                                              \
+    "\"object\"},\"json_object\":{\"type\":\"boolean\"},\"regex\":{\"type\":\"string\"},"                              \
+    "\"choice\":{\"type\":\"array\","                                                                                  \
+    "\"items\":{\"type\":\"string\"},\"minItems\":1},\"grammar\":{\"type\":\"string\"},"                               \
+    "\"whitespace\":{\"enum\":["                                                                                       \
     "\"spaced\",\"compact\",\"flexible\"]}}},"                                                                         \
-    "\"guided_json\":{\"type\":\"object\"},\"guided_regex\":{\"type\":\"string\"},\"guided_choice\":{\"type\":"            \
-    "\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1},\"guided_grammar\":{\"type\":\"string\"},\"grammar\":"    \
+    "\"guided_json\":{\"type\":\"object\"},\"guided_regex\":{\"type\":\"string\"},\"guided_choice\":{\"type\":"        \
+    "\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1},\"guided_grammar\":{\"type\":\"string\"},"              \
+    "\"grammar\":"                                                                                                     \
     "{\"type\":\"string\"},\"json_schema\":{\"type\":\"object\"},"
 
-#define IDS(name)              "\"" name "\":{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}},"
+#define IDS(name) "\"" name "\":{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}},"
 
 /* What chat and completions share (fields.c). */
 #define SHARED_FIELDS                                                                                                  \
@@ -85,7 +90,8 @@ static const char schemas[] =
     "\"minItems\":1,\"maxItems\":256}]},"
     WHOLE("max_tokens", 0, 134217728) FLAG("echo") WHOLE("logprobs", 0, 20)
     GRAMMAR_FIELDS SHARED_FIELDS "}},"
-    "\"EmbeddingRequest\":{\"type\":\"object\",\"required\":[\"input\"],\"properties\":{\"model\":{\"type\":\"string\"},"
+    "\"EmbeddingRequest\":{\"type\":\"object\",\"required\":[\"input\"],"
+    "\"properties\":{\"model\":{\"type\":\"string\"},"
     "\"input\":{\"oneOf\":[{\"type\":\"string\",\"minLength\":1},{\"type\":\"array\",\"items\":{\"type\":\"string\"},"
     "\"minItems\":1,\"maxItems\":256},"
     "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0},\"minItems\":1},"

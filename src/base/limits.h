@@ -275,7 +275,7 @@
 #define SCHEMA_REF_DEPTH_MAX     200        /* references and combinations about one value: the search recurses */
 #define SCHEMA_NESTING_MAX       16         /* propertyNames inside propertyNames: recursion of 2 KB */
 #define SCHEMA_DISJOINT_DEPTH    4          /* levels looked into to show that two branches of oneOf share nothing */
-#define SCHEMA_ANY_SETS_MAX        6          /* branches of anyOf beside unevaluated members: every set is a way */
+#define SCHEMA_ANY_SETS_MAX      6          /* branches of anyOf beside unevaluated members: every set is a way */
 #define SCHEMA_ONE_OF_MAX        64         /* branches of oneOf: each is compared with each */
 #define SCHEMA_PROPERTIES_MAX    1024       /* of one object; the largest public schemas have 1,000 */
 #define SCHEMA_MERGED_MAX        64         /* schemas with properties of their own that meet in one object: bits */
