@@ -316,10 +316,13 @@ static size_t frame_chunk(char *to, struct str bytes)
     size_t n = 0;
     for (int shift = 12; shift >= 0; shift -= 4)
         to[n++] = digits[bytes.n >> shift & 15];
-    memcpy(to + n, "\r\n", 2);
-    memcpy(to + n + 2, bytes.p, bytes.n);
-    memcpy(to + n + 2 + bytes.n, "\r\n", 2);
-    return n + 2 + bytes.n + 2;
+    to[n++] = '\r';
+    to[n++] = '\n';
+    memcpy(to + n, bytes.p, bytes.n);
+    n += bytes.n;
+    to[n++] = '\r';
+    to[n++] = '\n';
+    return n;
 }
 
 /* Straight into the socket: an event then costs one system call and touches nothing of evhttp. Only what is small, and

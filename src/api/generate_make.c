@@ -88,7 +88,7 @@ void generation_free(struct generation *g)
 {
     if (g == NULL)
         return;
-    for (uint32_t i = 0; i < g->n_parts; i++) {
+    for (uint32_t i = 0; g->parts != NULL && i < g->n_parts; i++) {
         for (uint32_t k = 0; k < g->n; k++)
             if (g->parts[i].said[k].speech != NULL)
                 speech_fini(g->parts[i].said[k].speech);
