@@ -139,7 +139,11 @@ static void ask_unlink(struct grammars_ask **first, struct grammars_ask **last, 
         a->next->prev = a->prev;
     else if (last != NULL)
         *last = a->prev;
-    *(a->prev != NULL ? &a->prev->next : first) = a->next;
+    assert(first != NULL);
+    if (a->prev != NULL)
+        a->prev->next = a->next;
+    else
+        *first = a->next;
     a->next = a->prev = NULL;
 }
 
