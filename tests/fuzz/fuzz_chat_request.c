@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t n)
 {
     static struct fields f;
     const struct model_generation g = {NAN, NAN, NAN, NAN, -1, -1};
-    const struct fields_model m = {&g, VOCAB, 512};
+    const struct fields_model m = {&g, VOCAB, 512, GRAMMAR_WS_SPACED};
     const struct str text = {(const char *)bytes, n};
     struct error e = {0};
     struct api_error ae = {0};
