@@ -179,12 +179,16 @@ def test_a_full_disk_is_an_error_and_a_reader_who_left_is_not():
 
 
 def test_ctrl_c_ends_a_single_answer():
-    p = subprocess.Popen([quern_bin(), "run", "tiny", "-p", "x", "--ignore-eos", "-n", "490", "--cpu-variant",
-                          "cpu-ref"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                         env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
-    p.stdout.read(1)
-    p.send_signal(signal.SIGINT)
-    assert p.wait(10) == -signal.SIGINT
+    for _ in range(8):  # on a busy machine the answer, a second long, may be over before the signal comes
+        p = subprocess.Popen([quern_bin(), "run", "tiny", "-p", "x", "--ignore-eos", "-n", "490", "--cpu-variant",
+                              "cpu-ref"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
+        p.stdout.read(1)
+        p.send_signal(signal.SIGINT)
+        code = p.wait(10)
+        if code != 0:
+            break
+    assert code == -signal.SIGINT
 
 
 def test_without_the_default_model_tiny_answers_and_says_so(tmp_path):

@@ -258,7 +258,7 @@ BAD = [
     ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs"),
     ({"guided_json": {}, "guided_regex": "a"}, "guided_regex"),
     ({"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'}, "grammar"),
-    ({"guided_json": {"type": "object", "unevaluatedProperties": False}}, "guided_json"),
+    ({"guided_json": {"type": "array", "uniqueItems": True}}, "guided_json"),
     ({"guided_json": {"properties": {"a": {"type": "stsring"}}}}, "guided_json"),
     ({"guided_regex": "a", "allowed_token_ids": [1]}, "allowed_token_ids"),
     ({"guided_whitespace_pattern": "x"}, "guided_whitespace_pattern"),
