@@ -286,8 +286,8 @@ def cpu_target(machine):
     late = statistics.median(held["itl"]["p99"] / (5 * alone) for alone, _, held in rounds)
     longer = statistics.median(
         held["tenants"][1]["ttft"] / free["tenants"][1]["ttft"] for _, free, held in rounds)
-    return ["Eight streams decode; after three seconds a 6,000-token prompt comes. Three rounds; the target is five times "
-            "what a step takes without the prompt.",
+    return ["Eight streams decode; after three seconds a 6,000-token prompt comes. Three rounds; the target is five "
+            "times what a step takes without the prompt.",
             table(["round", "step alone, ms", "--itl-target-ms", "ITL p99 ms", "worst", "TTFT of the prompt, s"], rows),
             bar("CPU: p99 inter-token time over the target", late, 1.5, False) + "  \n" +
             bar("CPU: prefill time, protected over unprotected", longer, 1.3, False)]

@@ -168,7 +168,7 @@ static uint32_t take_char(struct ebnf *p)
         const char c = peek(p);
         const char *found = c == '\0' ? NULL : strchr(from, c);
         uint32_t v = 0;
-        p->at++;
+        p->at += p->at < p->s.n;
         if (found != NULL)
             return (uint8_t)to[found - from];
         if ((c != 'x' && c != 'u' && c != 'U') || !take_hex(p, c == 'x' ? 2 : c == 'u' ? 4 : 8, &v))
