@@ -175,7 +175,7 @@ def test_parse_helper_with_pydantic_tools(hermes):
     with client.chat.completions.stream(**kw) as stream:
         kinds = {e.type for e in stream}
         last = stream.get_final_completion().choices[0].message
-    assert "tool_calls.function.arguments.done" in kinds  # on a busy machine all fragments may come in one event
+    assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
     assert last.tool_calls[0].function.parsed_arguments == done.message.tool_calls[0].function.parsed_arguments
 
 
