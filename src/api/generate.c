@@ -228,7 +228,11 @@ static void pump_choice(struct part *p, uint32_t k, struct buf *text)
         return;
     }
     const bool reports = (g->want_logprobs || g->return_token_ids) && n_told > said->n_told;
-    if (text->n > 0 || reports || ended || (said->speech != NULL && speech_has(said->speech)))
+    const bool speaks = said->speech != NULL && speech_has(said->speech);
+    if (ended && speaks) { /* clients take a call for whole when the end comes behind it */
+        emit_text(p, k, buf_str(text), n_told, false);
+        emit_text(p, k, STR(""), n_told, true);
+    } else if (text->n > 0 || reports || ended || speaks)
         emit_text(p, k, buf_str(text), n_told, ended);
     said->has_ended = ended;
 }
