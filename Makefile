@@ -30,7 +30,7 @@ bench: build ## measure against the peers; prints the tables of docs/benchmarks.
 soak: ## long fuzz runs (SOAK_SECONDS each), 20,000 simulated hours (SOAK_HOURS), bad clients (SOAK_MINUTES)
 	@tools/setup.sh test
 	@.venv/bin/python tools/test.py --only sim --sim-hours $(or $(SOAK_HOURS),20000) --sim-seed $$(date +%s) \
-		--only fuzz --fuzz-seconds $(or $(SOAK_SECONDS),600)
+		--only fuzz --fuzz-seconds $(or $(SOAK_SECONDS),600) --fuzz-seed $$(date +%s)
 	@cmake --preset release >/dev/null
 	@cmake --build --preset release --target quern quern_load
 	@.venv/bin/python bench/soak.py --minutes $(or $(SOAK_MINUTES),30)

@@ -64,9 +64,10 @@ static size_t word_length(struct str s)
 
 /* ---- strings ---- */
 
-static int hex_digits(const char *p, size_t n)
+/* Up to eight digits, which fill 32 bits. False when one is none. */
+static bool hex_digits(const char *p, size_t n, unsigned *out)
 {
-    int v = 0;
+    unsigned v = 0;
     for (size_t i = 0; i < n; i++) {
         const char c = p[i];
         const int d = c >= '0' && c <= '9'   ? c - '0'
@@ -74,10 +75,11 @@ static int hex_digits(const char *p, size_t n)
                       : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                              : -1;
         if (d < 0)
-            return -1;
-        v = v * 16 + d;
+            return false;
+        v = v * 16 + (unsigned)d;
     }
-    return v;
+    *out = v;
+    return true;
 }
 
 static void put_code(struct buf *out, unsigned c)
@@ -118,9 +120,9 @@ static size_t put_escape(struct tool_parser *p, struct str s)
     if (digits > 0) {
         if (s.n < 2 + digits)
             return 0;
-        const int code = hex_digits(s.p + 2, digits);
-        if (code >= 0) {
-            put_escape_code(p, (unsigned)code);
+        unsigned code;
+        if (hex_digits(s.p + 2, digits, &code)) {
+            put_escape_code(p, code);
             return 2 + digits;
         }
     }
