@@ -173,7 +173,8 @@ struct net {
     uint64_t conn_serial;
     struct evconnlistener *doors[HTTP_LISTENERS_MAX]; /* evhttp's */
     uint32_t n_doors;
-    bool is_full; /* no descriptor was left for a connection: the doors are shut until the next tick */
+    bool has_worked; /* since memory was last given back */
+    bool is_full;    /* no descriptor was left for a connection: the doors are shut until the next tick */
 
     /* Numbers, shared: written here, read by whoever answers /metrics. */
     _Atomic uint64_t n_requests[6]; /* by status / 100 */

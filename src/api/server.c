@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- libevent for the whole process ---- */
+/* ---- the whole process ---- */
 
 static void on_libevent_log(int severity, const char *text)
 {
@@ -17,9 +17,10 @@ static void on_libevent_log(int severity, const char *text)
     (void)text;
 }
 
-/* Its memory stays malloc's: it does not survive a failed allocation, so injecting one would only show that. */
-static void set_up_libevent(void)
+/* libevent's memory stays malloc's: it does not survive a failed allocation, so injecting one would only show that. */
+static void set_up_process(void)
 {
+    mem_keep_little();
     event_set_log_callback(on_libevent_log);
 }
 
@@ -47,7 +48,7 @@ static enum err start_nets(struct server *s, struct error *e)
 enum err server_open(const struct server_options *o, struct server **out, struct error *e)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, set_up_libevent);
+    pthread_once(&once, set_up_process);
     *out = NULL;
     if (o->body_max > HTTP_BODY_BYTES_MAX || o->connections_max > HTTP_CONNECTIONS_MAX)
         return FAIL(e, ERR_LIMIT, "a body limit above %llu bytes or a connection limit above %d",
