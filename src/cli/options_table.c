@@ -796,6 +796,15 @@ static const struct option_row rows[] = {
         .help = "The key that the server asks for; 'serve' takes several, separated by commas. Without it, and without "
                 "--key-file, anybody who can connect may ask."},
 
+    {.name = "tests",
+        .type = OPTION_STR,
+        .group = GROUP_OUTPUT,
+        .field = FIELD(tests),
+        .value = "LIST",
+        .verbs = "bench",
+        .cli_only = true,
+        .help = "Only these of pp512, pp2048, tg128, tg32x16 and tg32@4096, separated by commas. Without it: all."},
+
     {.name = "tensors",
         .type = OPTION_BOOL,
         .group = GROUP_OUTPUT,
