@@ -40,7 +40,9 @@ struct stepper {
     /* what the step looked at, for the masks */
     uint32_t lowest;  /* the lowest frame that was popped; NONE32: none */
     uint32_t deepest; /* frames that some way would need at least */
-    uint32_t added;   /* rounds that were added to a frame that was there before */
+    uint32_t top;     /* depth of the topmost frame that was there before */
+    uint32_t on_top;  /* rounds that were added to that one */
+    uint32_t below;   /* and to others that were there before */
     bool closed;      /* a way was closed because of the depth */
     /* inside a step */
     uint32_t first_new; /* frame */
