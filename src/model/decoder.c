@@ -37,9 +37,9 @@ static enum err find_in_file(void *ctx, const char *name, uint32_t n_mats, uint3
     return OK;
 }
 
-static void forget_file(void *ctx)
+static void forget_file(void *ctx, const void *p, size_t bytes)
 {
-    model_source_forget(ctx);
+    model_source_forget(ctx, p, bytes);
 }
 
 struct weight_source decoder_file_source(const struct model_source *s)

@@ -25,8 +25,8 @@ struct weight_source {
     bool is_gguf; /* GGUF names and layouts, else those of HF checkpoints */
     enum err (*find)(void *ctx, const char *name, uint32_t n_mats, uint32_t n_out, uint32_t n_in,
         struct tensor_view *out, struct error *e);
-    /* Take what was read so far out of memory; views stay valid. NULL when that cannot be. */
-    void (*forget)(void *ctx);
+    /* Take these bytes out of memory; views stay valid. NULL when that cannot be. */
+    void (*forget)(void *ctx, const void *p, size_t bytes);
 };
 
 struct decoder_options {
