@@ -12,13 +12,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CPU_SEQS      32 /* a step's products grow with its rows from the first on, so more only wait for each other */
-#define CPU_ROWS      256
-#define GPU_SEQS      256
-#define GPU_ROWS      2048
-#define SHARE_DEFAULT 0.5 /* of what is free beside the weights: the machine has other work */
-#define SHARE_DEVICE  0.9 /* the same of a device, which has none; the rest is for what its products need */
-#define SWAP_PROBES   4   /* blocks copied to learn what one costs */
+#define CPU_SEQS       32 /* a step's products grow with its rows from the first on, so more only wait for each other */
+#define CPU_ROWS       256
+#define CPU_ITL_NS     (100 * NS_PER_MS) /* a step of prompts takes a CPU seconds: streams would stand still for them */
+#define CPU_ITL_FACTOR 3                 /* for models whose streams alone take that long */
+#define GPU_SEQS       256
+#define GPU_ROWS       2048
+#define SHARE_DEFAULT  0.5 /* of what is free beside the weights: the machine has other work */
+#define SHARE_DEVICE   0.9 /* the same of a device, which has none; the rest is for what its products need */
+#define SWAP_PROBES    4   /* blocks copied to learn what one costs */
 
 struct sched_options serving_sched_default(const struct ops *ops)
 {
@@ -27,6 +29,8 @@ struct sched_options serving_sched_default(const struct ops *ops)
     s.max_num_seqs = is_cpu ? CPU_SEQS : GPU_SEQS;
     s.max_batched_tokens = is_cpu ? CPU_ROWS : GPU_ROWS;
     s.block_tokens = FIT_BLOCK_TOKENS;
+    s.itl_target_ns = is_cpu ? CPU_ITL_NS : 0;
+    s.itl_factor = is_cpu ? CPU_ITL_FACTOR : 0;
     return s;
 }
 
@@ -38,6 +42,7 @@ enum err serving_tune(struct sched_options *s, const char *aim, char *said, stru
         s->batching = BATCH_CONTINUOUS;
         s->order = ORDER_FCFS;
         s->itl_target_ns = 0;
+        s->itl_factor = 0;
         snprintf(said, 256, "batching=continuous order=fcfs max-num-seqs=%u max-num-batched-tokens=%u itl-target-ms=0",
             s->max_num_seqs, s->max_batched_tokens);
     } else if (strcmp(aim, "latency") == 0) {
@@ -45,11 +50,13 @@ enum err serving_tune(struct sched_options *s, const char *aim, char *said, stru
         s->batching = BATCH_CONTINUOUS;
         s->order = ORDER_FCFS;
         s->itl_target_ns = 100 * NS_PER_MS;
+        s->itl_factor = 0;
         snprintf(said, 256, "batching=continuous order=fcfs max-num-seqs=%u itl-target-ms=100", s->max_num_seqs);
     } else if (strcmp(aim, "ttft") == 0) {
         s->batching = BATCH_PREFILL_FIRST;
         s->order = ORDER_SJF;
         s->itl_target_ns = 0;
+        s->itl_factor = 0;
         snprintf(said, 256, "batching=prefill-first order=sjf itl-target-ms=0");
     } else
         return FAIL(e, ERR_NOT_FOUND, "there is no aim '%s': throughput, latency and ttft", aim);
