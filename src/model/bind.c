@@ -72,6 +72,8 @@ static enum err find(
     if (!bind_looks && !tensor_is_finite(v, &bad))
         return FAIL(b->e, ERR_FORMAT, "tensor %s: it holds a value that is not finite, near element %llu", name,
             (unsigned long long)bad);
+    if (d->o.stop != NULL && atomic_load(d->o.stop))
+        return FAIL(b->e, ERR_CANCELLED, "binding weights was given up");
     d->done_bytes += v->bytes;
     if (d->o.progress != NULL)
         d->o.progress(d->o.progress_ctx, d->done_bytes, d->total_bytes);

@@ -59,7 +59,7 @@ struct decoder {
 };
 
 /* rope.c: [context][dims/2][cos, sin]. local = the plain frequencies of sliding-window layers. */
-void rope_fill(const struct model_rope *r, bool local, uint32_t context, float *table);
+void rope_fill(const struct model_rope *r, bool local, uint32_t context, uint32_t first, uint32_t n, float *table);
 
 /* bind.c */
 enum err decoder_look(struct decoder *d, const struct weight_source *src, struct error *e) MUST_CHECK; /* no bytes */

@@ -16,6 +16,8 @@
 #include "format/format.h"
 #include "tensor/ops.h"
 
+#include <stdatomic.h>
+
 struct decoder;
 
 /* Where weights come from. find gives a tensor of exactly that dtype-free shape, or ERR_NOT_FOUND when there is none;
@@ -45,6 +47,7 @@ struct decoder_options {
     /* Called while weights are bound, for a progress bar; may be NULL. */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
+    const _Atomic bool *stop; /* set by another thread: binding ends with ERR_CANCELLED; may be NULL */
 };
 
 /* Whether decoder_open will find all it needs: the configuration, and each tensor's name, shape and type, by the same
