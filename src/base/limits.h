@@ -268,7 +268,8 @@
 
 /* JSON schemas. */
 #define SCHEMA_TEXT_BYTES_MAX    (1 << 20)  /* GRAMMAR_TEXT_BYTES_MAX */
-#define SCHEMA_STEPS_MAX         1000000    /* of its own, before the automaton's: 50 ms; a tool's schema takes 1,000 */
+#define SCHEMA_STEPS_MAX         1000000    /* of its own: 50 ms; a tool's schema takes 5,000 */
+#define SCHEMA_STEP_COST         2          /* in steps of compiling, which all count towards GRAMMAR_STEPS_MAX */
 #define SCHEMA_BYTES_MAX         (64 * MIB) /* while compiling; given back at its end */
 #define SCHEMA_NODES_MAX         20000      /* different sets of conditions on a value; GRAMMAR_RULES_MAX */
 #define SCHEMA_WAYS_MAX          2000       /* of one value through anyOf, oneOf and the like */
