@@ -1,6 +1,7 @@
 /* From options to an engine; see serving.h. */
 #include "engine/serving.h"
 
+#include "base/aside.h"
 #include "base/hash.h"
 #include "base/limits.h"
 #include "base/machine.h"
@@ -215,7 +216,8 @@ static enum err open_decoder(
         .block_tokens = s->block_tokens,
         .n_blocks = s->n_blocks,
         .progress = o->progress,
-        .progress_ctx = o->progress_ctx};
+        .progress_ctx = o->progress_ctx,
+        .stop = s->stop};
     return decoder_open(&src, &s->config, &d, &s->decoder, e);
 }
 
@@ -349,6 +351,45 @@ static enum err open_engine(struct serving *s, const struct serving_options *o, 
     return err;
 }
 
+static enum err open_rest(struct serving *s, const struct serving_options *o, struct error *e)
+{
+    TRY(size_it(s, o, e));
+    s->numerics = numerics_of(s, o);
+    return open_engine(s, o, e);
+}
+
+struct text_errand {
+    struct serving *s;
+    const struct serving_options *o;
+};
+
+static enum err run_text_errand(void *ctx, struct error *e)
+{
+    struct text_errand *x = ctx;
+    return open_text(x->s, x->o, e);
+}
+
+/* Tokenizer, vocabulary and templates are made on one core while the others pack weights; when they are refused,
+ * binding is given up. A draft is compared with the tokenizer first. */
+static enum err open_text_and_engine(struct serving *s, const struct serving_options *o, struct error *e)
+{
+    struct text_errand x = {s, o};
+    struct aside text;
+    struct error second = {0};
+    if (o->draft_path != NULL) {
+        TRY(open_text(s, o, e));
+        return open_rest(s, o, e);
+    }
+    aside_start(&text, run_text_errand, &x);
+    s->stop = &text.failed;
+    const enum err err = open_rest(s, o, &second);
+    s->stop = NULL;
+    TRY(aside_join(&text, e));
+    if (err != OK && e != NULL && e->code == OK)
+        *e = second;
+    return err;
+}
+
 enum err serving_open(struct serving *s, const struct serving_options *o, struct error *e)
 {
     clock_init(&s->own_clock);
@@ -359,10 +400,7 @@ enum err serving_open(struct serving *s, const struct serving_options *o, struct
     TRY(serving_describe(s, o, e));
     set_sched(s, o);
     set_spec(s, o);
-    TRY(open_text(s, o, e));
-    TRY(size_it(s, o, e));
-    s->numerics = numerics_of(s, o);
-    TRY(open_engine(s, o, e));
+    TRY(open_text_and_engine(s, o, e));
     s->load_ns = clock_now(&s->own_clock) - start;
     return OK;
 }

@@ -80,6 +80,7 @@ struct serving {
     struct clock own_clock, *clock;
     struct decoder *decoder; /* NULL with a fake runner */
     struct engine *engine;
+    const _Atomic bool *stop; /* while it is opened: set when that is in vain */
     uint64_t load_ns;
 };
 

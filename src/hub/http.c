@@ -383,6 +383,7 @@ static enum err get_once(struct exchange *x, const char *url, char *next, struct
     x->is_unwanted = false;
     x->last_ns = progress_now_ns();
     *x->a = (struct http_answer){.total_bytes = SIZE_UNKNOWN, .from = SIZE_UNKNOWN};
+    hub_start_curl(); /* here, so that finding a model costs none of it */
     x->curl = curl_easy_init();
     if (x->curl == NULL)
         return FAIL(e, ERR_NOMEM, "no memory to fetch %s", x->r->what);

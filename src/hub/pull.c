@@ -138,7 +138,6 @@ void hub_start_curl(void)
 
 enum err hub_open(struct hub **out, const struct hub_options *o, struct error *e)
 {
-    hub_start_curl();
     *out = NULL;
     struct hub *h = mem_zalloc(sizeof *h);
     if (h == NULL)
