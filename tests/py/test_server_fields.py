@@ -1,5 +1,6 @@
-"""Every field that vLLM's clients send is honoured, or refused by its name; nothing is quietly dropped that would change
-the answer. And every name that vLLM's dashboards and routers read is there, with its type, labels and buckets."""
+"""Every field that vLLM's clients send is honoured, or refused by its name; nothing is quietly dropped that would
+change the answer. And every name that vLLM's dashboards and routers read is there, with its type, labels and buckets.
+"""
 import re
 
 import pytest
@@ -26,8 +27,9 @@ HONOURED = {
 REFUSED = {
     "length_penalty": 1.5, "logprob_token_ids": [5], "bad_words": ["x"], "echo": True, "continue_final_message": True,
     "chat_template": "{{ 1 }}", "mm_processor_kwargs": {"a": 1}, "kv_transfer_params": {"do_remote_decode": True},
-    "vllm_xargs": {"a": 1}, "repetition_detection": {"max": 3}, "modalities": ["text", "audio"], "audio": {"voice": "a"},
-    "use_beam_search": True, "best_of": 3, "functions": [{"name": "f"}], "function_call": "auto", "store": True,
+    "vllm_xargs": {"a": 1}, "repetition_detection": {"max": 3}, "modalities": ["text", "audio"],
+    "audio": {"voice": "a"}, "use_beam_search": True,
+    "best_of": 3, "functions": [{"name": "f"}], "function_call": "auto", "store": True,
     "web_search_options": {}, "prompt_embeds": "AAAA", "suffix": "x", "structural_tag": {"a": 1},
     "truncate_prompt_tokens": 0, "spaces_between_special_tokens": "yes"}
 
