@@ -115,7 +115,7 @@ def test_17_a_refusal_says_nothing_about_a_key():
     key = "a" * 48
     with Quern("--api-key", key) as q:
         answers = set()
-        for guess in ["b" + "a" * 47, "a" * 47 + "b", "a", "a" * 49, "A" * 48, "a" * 2000]:
+        for guess in ["b" + "a" * 47, "a" * 47 + "b", "a", "a" * 49, "A" * 48, "a" * 900]:
             status, head, answer = q.call("/v1/models", headers={"Authorization": "Bearer " + guess})
             assert status == 401 and head["WWW-Authenticate"] == "Bearer"
             answers.add(json.dumps(answer))
