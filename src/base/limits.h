@@ -166,6 +166,7 @@
 #define REPLAY_TOKENS_MAX       ((uint64_t)1 << 24) /* of one recorded request: 64 MB */
 #define RECORD_RING_BYTES       (64 * MIB)          /* what a slow disk may be behind; a busy step writes 100 KB */
 #define RECORD_FRAME_BYTES_MAX  (32 * MIB)          /* one frame: a prompt of millions of tokens */
+#define MASK_THREADS_MAX        4                   /* beside a device: 128 masks of 3 us, or some of a millisecond */
 #define ENGINE_TOP_MAX          20                  /* alternatives per token; what OpenAI allows */
 
 /* Tokenizers. */

@@ -224,7 +224,10 @@ static void house_open(struct house *h, const struct stage *st, const struct sto
         .seq_blocks_max = STORM_CONTEXT / o.sched.block_tokens,
         .prefix_cache = o.sched.prefix_cache};
     const struct runner_limits l = engine_runner_limits(&o.sched, &o.kv);
-    const struct decoder_options d = {.ops = cpu_ops(),
+    static struct ops far;
+    far = *cpu_ops();
+    far.host_run = NULL;
+    const struct decoder_options d = {.ops = storm->far ? &far : cpu_ops(),
         .threads = storm->threads,
         .rows_max = l.rows_max,
         .out_max = l.out_max,
@@ -467,6 +470,8 @@ static void run_list(struct stage *st)
         with((struct storm){.name = "threaded, late, swap", .threaded = true, .late = true, .noise = true}, swapping),
         with((struct storm){.name = "threaded, recompute", .threaded = true, .noise = true, .n_blocks = 30},
             recomputing),
+        with((struct storm){.name = "far, swap, evicting", .far = true, .noise = true, .n_blocks = 24}, swapping),
+        with((struct storm){.name = "far, late, threaded", .far = true, .late = true, .threaded = true}, continuous),
     };
     for (uint32_t i = 0; i < COUNT_OF(storms); i++)
         if (st->m->only == 0 || (st->m->only >> i & 1) != 0)
@@ -484,6 +489,7 @@ static void run_guesses(struct stage *st)
         with((struct storm){.name = "draft, hot, threaded", .spec = SPEC_DRAFT, .hot = true, .threaded = true},
             prefill_first),
         with((struct storm){.name = "draft, reserve, target", .spec = SPEC_DRAFT, .n_blocks = 30}, reserving),
+        with((struct storm){.name = "ngram, far, swap", .spec = SPEC_NGRAM, .far = true, .n_blocks = 24}, swapping),
     };
     for (uint32_t i = 0; i < COUNT_OF(storms); i++)
         if (st->m->only == 0 || (st->m->only >> (16 + i) & 1) != 0)

@@ -43,6 +43,7 @@ struct storm {
     uint32_t n_blocks;          /* 0 = plenty */
     uint32_t threads;
     bool late, hot, threaded;
+    bool far;   /* as if the device's memory were not the host's */
     bool noise; /* others come and are cancelled */
     enum spec_method spec;
 };
