@@ -1,5 +1,5 @@
-"""Schemas that nobody has sent before, one after the other: each is compiled, used for an answer of two tokens, kept and
-thrown out again by later ones. Measured are how many get through, what the server's memory does, and what a stream
+"""Schemas that nobody has sent before, one after the other: each is compiled, used for an answer of two tokens, kept
+and thrown out again by later ones. Measured are how many get through, what the server's memory does, and what a stream
 beside them notices, against the same stream beside as many requests with one schema that is kept.
 
 Every number is read from the server or by a process of its own, so that clients do not wait for each other. Memory may
@@ -19,7 +19,8 @@ import subprocess
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-QUERN = pathlib.Path(os.environ.get("QUERN_BIN", pathlib.Path(os.environ.get("QUERN_BUILD", ROOT / "build/release")) / "quern"))
+BUILD = pathlib.Path(os.environ.get("QUERN_BUILD", ROOT / "build/release"))
+QUERN = pathlib.Path(os.environ.get("QUERN_BIN", BUILD / "quern"))
 TINY = ROOT / "tests/data/tiny/tiny-1m-q8_0.gguf"
 OPTIONS = ["--device", "cpu", "--log-level", "warn", "--no-access-log"]
 SHARES = 10  # of the run between two looks at memory
@@ -117,8 +118,8 @@ def told(gaps):
     gaps = sorted(gaps)
     if len(gaps) < 10:
         return "too few tokens"
-    return (f"{len(gaps)} tokens, ms between two: mean {statistics.fmean(gaps):.2f}, median {gaps[len(gaps) // 2]:.2f}, "
-            f"p99 {gaps[len(gaps) * 99 // 100]:.2f}, most {gaps[-1]:.1f}")
+    return (f"{len(gaps)} tokens, ms between two: mean {statistics.fmean(gaps):.2f}, "
+            f"median {gaps[len(gaps) // 2]:.2f}, p99 {gaps[len(gaps) * 99 // 100]:.2f}, most {gaps[-1]:.1f}")
 
 
 def serve(model):
@@ -153,8 +154,9 @@ def main():
         share, cpu = max(a.count // SHARES, 1), cpu_s(server.pid)
         for first in range(0, a.count, share):
             seconds, bad, gaps = beside(port, list(range(first, min(first + share, a.count))), a.clients)
-            print(f"schemas to {first + share}: {share / seconds:.0f}/s, {bad} failed; memory {memory_kb(server.pid)} KB, "
-                  f"grammars {metric(port, 'quern_grammar_cache_bytes') / 2**20:.1f} MiB; beside them {told(gaps)}", flush=True)
+            kept = metric(port, "quern_grammar_cache_bytes") / 2**20
+            print(f"schemas to {first + share}: {share / seconds:.0f}/s, {bad} failed; memory "
+                  f"{memory_kb(server.pid)} KB, grammars {kept:.1f} MiB; beside them {told(gaps)}", flush=True)
         print(f"{(cpu_s(server.pid) - cpu) / a.count * 1e3:.2f} ms of processor time for each schema, all told")
     finally:
         server.terminate()
