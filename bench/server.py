@@ -6,7 +6,8 @@ the same cores. A ratio is between the two in one round, and the median of the r
 built from the package llama-cpp-python (bench/server_peer.py); it gets as many slots as serve it best: 16 for the mixed
 load, 8 for the shared prompt.
 
-usage: bench/server [--rounds N] [--threads N] [--requests N] [--only SECTION]... [--no-peer] [--check]
+usage: bench/server [--rounds N] [--threads N] [--requests N] [--patience S] [--only SECTION]... [--no-peer]
+                    [--check]
 
   mixed      16 clients, prompts of 64-1,024 tokens, answers of 16-256
   shared     16 clients, 1,024 tokens in common, 32 of their own, answers of 32
@@ -161,7 +162,7 @@ def compare(workload, slots, args):
     pairs = []
     for r in range(args.rounds):
         pair = []
-        options = {"ids": args.ids, "seed": args.seed + r, "requests": args.requests}
+        options = {"ids": args.ids, "seed": args.seed + r, "requests": args.requests, "timeout": args.patience}
         for make in (lambda: quern_server(args.model, args.threads),
                      lambda: args.peer and peer_server(args.peer, args.model, args.threads, slots)):
             server = make()
@@ -385,6 +386,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--requests", type=int, default=48, help="of mixed and shared")
+    parser.add_argument("--patience", type=int, default=240, help="seconds for one load of mixed or shared")
     parser.add_argument("--streams", type=int, default=2000)
     parser.add_argument("--one-token", type=int, default=100000, help="requests of one token")
     parser.add_argument("--seed", type=int, default=1)
