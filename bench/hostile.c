@@ -181,6 +181,7 @@ int main(int argc, char **argv)
     char *json = NULL;
     size_t n = 0;
     struct tok *tok = NULL;
+    struct tok_cutter *cutter = NULL;
     struct grammar_vocab *vocab = NULL;
     if (argc < 2) {
         fprintf(stderr, "usage: quern_hostile TOKENIZER.json [--check]\n");
@@ -191,6 +192,10 @@ int main(int argc, char **argv)
         err = tok_from_json((struct str){json, n}, (struct str){NULL, 0}, &tok, &e);
     if (err == OK)
         err = grammar_vocab_new(tok_vocab(tok), &vocab, &e);
+    if (err == OK)
+        err = tok_cutter_new(tok, &cutter, &e);
+    if (err == OK)
+        grammar_vocab_cutter(vocab, tok_cutter_cut, cutter);
     bool good = err == OK;
     struct buf b;
     buf_init(&b, 64 * MIB);
@@ -200,6 +205,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "quern_hostile: %s\n", e.text);
     buf_fini(&b);
     grammar_vocab_free(vocab);
+    tok_cutter_free(cutter);
     tok_free(tok);
     mem_free(json);
     return err != OK ? 2 : argc > 2 && strcmp(argv[2], "--check") == 0 && !good ? 1 : 0;

@@ -265,6 +265,9 @@
 #define GRAMMAR_MASK_BYTES_MAX    (8 * MIB)  /* kept masks of one grammar: 400 whole ones; most are short lists */
 #define GRAMMAR_MASKS_MAX         32768      /* of them */
 #define GRAMMAR_WARM_NODES_MAX    100000     /* looked at before a grammar is handed out: 1 ms */
+#define GRAMMAR_CUT_CALLS_MAX     2000       /* of the tokenizer, for forced text: 3 ms; a tool's schema takes 200 */
+#define GRAMMAR_CUT_BYTES         256        /* of forced text in one of them */
+#define GRAMMAR_CUT_PROBES_MAX    8          /* letters and digits that are tried behind it */
 #define GRAMMAR_MINIMAL_EDGES_MAX 200000     /* of a machine that is worth making smaller: 10 ms */
 
 /* JSON schemas. */

@@ -178,6 +178,8 @@ static enum err open_text(struct serving *s, const struct serving_options *o, st
     struct vocab_view vocab = *tok_vocab(s->tok); /* only what the model can choose */
     vocab.n = MIN(vocab.n, s->config.vocab);
     TRY(grammar_vocab_new(&vocab, &s->grammar_vocab, e));
+    TRY(tok_cutter_new(s->tok, &s->cutter, e));
+    grammar_vocab_cutter(s->grammar_vocab, tok_cutter_cut, s->cutter);
     TRY(model_chat_open(s->source, &s->chats, e));
     return chat_set_count(s->chats) > 0 ? chat_set_pick(s->chats, NULL, false, &s->chat, e) : OK;
 }
@@ -413,6 +415,7 @@ void serving_close(struct serving *s)
     serving_draft_close(s);
     chat_set_free(s->chats);
     grammar_vocab_free(s->grammar_vocab);
+    tok_cutter_free(s->cutter);
     tok_free(s->tok);
     model_source_close(s->source);
     memset(s, 0, sizeof *s);

@@ -71,6 +71,7 @@ struct serving {
     struct serving_draft *draft; /* NULL when no model guesses */
 
     struct tok *tok;                     /* NULL with a built-in dummy shape */
+    struct tok_cutter *cutter;           /* of that, for grammar_vocab */
     struct chat_set *chats;              /* NULL or empty when the model has none */
     struct grammar_vocab *grammar_vocab; /* NULL with a built-in dummy shape */
     const struct chat_template *chat;    /* the default one; NULL when the model has none */

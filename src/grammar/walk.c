@@ -330,6 +330,10 @@ bool grammar_jump(const struct grammar_walk *w, uint32_t *id)
     uint8_t byte = 0;
     if (w->complete || !forced_byte(a, w->readings, w->n_readings, &byte))
         return false;
+    if (w->g->cut != NULL && w->n_readings == 1 && w->g->cut[w->readings[0].state] != NONE32) {
+        *id = w->g->cut[w->readings[0].state];
+        return *id != CUT_FREE;
+    }
     struct stack_frame frames[GRAMMAR_SCRATCH_FRAMES];
     struct reading now[GRAMMAR_READINGS_MAX], next[GRAMMAR_READINGS_MAX];
     struct stepper t;

@@ -74,13 +74,19 @@ struct grammar {
     atomic_uint refs;
     struct mask_cache *masks;
     const struct token_class *classes[GRAMMAR_STATE_CLASSES_MAX];
+    uint32_t *cut;     /* per state: the token that forced text is cut into here, CUT_FREE or NONE32; or NULL */
     uint8_t *class_of; /* per state: number + 1 of the class whose characters it can read for ever, or 0 */
 };
+#define CUT_FREE      (NONE32 - 1) /* the model chooses, though text is forced: its next token may be longer than that */
 #define CLASS_COUNTED 0x80 /* with the number: as many characters as the loop on top of the stack has rounds left */
 
 /* Makes the set of a reading now, so that it is there when a request needs it; steps are nodes of the trie looked at.
  */
 uint64_t mask_warm(struct grammar *g, const struct stack_frame *frames, struct reading r, uint64_t *scratch);
+
+/* ---- cut.c ---- */
+
+enum err grammar_cuts(struct grammar *g, struct error *e) MUST_CHECK;
 
 /* ---- warm.c ---- */
 
