@@ -77,7 +77,7 @@ struct grammar {
     uint32_t *cut;     /* per state: the token that forced text is cut into here, CUT_FREE or NONE32; or NULL */
     uint8_t *class_of; /* per state: number + 1 of the class whose characters it can read for ever, or 0 */
 };
-#define CUT_FREE      (NONE32 - 1) /* the model chooses, though text is forced: its next token may be longer than that */
+#define CUT_FREE      (NONE32 - 1) /* the model chooses, though text is forced: its next token may be longer */
 #define CLASS_COUNTED 0x80 /* with the number: as many characters as the loop on top of the stack has rounds left */
 
 /* Makes the set of a reading now, so that it is there when a request needs it; steps are nodes of the trie looked at.
