@@ -141,8 +141,10 @@ struct server {
     int64_t created_s;
     struct tool_dialect *dialect;    /* how the model writes calls and reasoning */
     uint32_t think_begin, think_end; /* ids of its marks around reasoning; TOK_NONE = no such tokens */
-    struct grammars *grammars;       /* NULL: the model has no tokenizer */
-    uint32_t token_bytes_max;        /* of the longest token: how few tokens a text can have */
+    struct str think_head;           /* and the text that stands before the first, behind the token think_mark */
+    uint32_t think_mark;
+    struct grammars *grammars; /* NULL: the model has no tokenizer */
+    uint32_t token_bytes_max;  /* of the longest token: how few tokens a text can have */
     _Atomic uint32_t n_attached;
 
     /* Resumable streams, shared (replay.c). */

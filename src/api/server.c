@@ -148,6 +148,12 @@ static enum err choose_dialect(struct server *s, const struct serving *sv, struc
         log_bool("in_template", !tool_dialect_is_guest(s->dialect)));
     s->think_begin = find_token(v, tool_dialect_think_begin(s->dialect));
     s->think_end = find_token(v, tool_dialect_think_end(s->dialect));
+    struct str mark;
+    if (tool_dialect_think_head(s->dialect, &mark, &s->think_head)) {
+        s->think_mark = find_token(v, mark);
+        s->think_begin = s->think_mark != TOK_NONE ? s->think_begin : TOK_NONE;
+    } else
+        s->think_head = (struct str){0};
     return OK;
 }
 
