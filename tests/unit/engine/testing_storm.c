@@ -6,6 +6,7 @@
 #include "cpu/cpu.h"
 #include "engine/testing_engine.h"
 #include "model/model.h"
+#include "model/tokenizer.h"
 
 #include <stdlib.h>
 
@@ -29,7 +30,11 @@ struct stage { /* the model, and what the requests are made of */
     struct dummy *dummy;
     struct vocab_view vocab;
     struct grammar_vocab *grammar_vocab;
-    struct grammar *grammars[2];
+    struct grammar *grammars[3];
+    uint32_t n_grammars;
+    struct tok *tok; /* of a model from a file, with what goes with it */
+    struct tok_cutter *cutter;
+    struct grammar_vocab *tok_vocab;
     struct answer *alone; /* [n][CHOICES_MAX] */
     uint32_t n_wrong;     /* answers that were not those alone */
     bool may_be_wrong;
@@ -132,7 +137,7 @@ static struct request *make_request(const struct stage *st, uint32_t i)
         assert_ok(e, stop_set_new(&o.stops, stops, COUNT_OF(stops), &e));
     }
     if (i % 5 == 2) {
-        o.grammar = st->grammars[i / 5 % COUNT_OF(st->grammars)];
+        o.grammar = st->grammars[i / 5 % st->n_grammars];
         grammar_ref(o.grammar);
     }
     assert_ok(e, request_new(&o, &r, &e));
@@ -518,7 +523,7 @@ static void make_vocab(struct stage *st)
     st->vocab = (struct vocab_view){.n = st->vocab_size, .bytes = bytes, .offsets = offsets, .flags = flags};
 }
 
-/* Frames with forced letters, and lists of lists. */
+/* Frames with forced letters, and lists of lists; with a model's own tokenizer, JSON. */
 static void make_grammars(struct stage *st)
 {
     static const struct {
@@ -532,8 +537,19 @@ static void make_grammars(struct stage *st)
     assert_ok(e, grammar_vocab_new(&st->vocab, &st->grammar_vocab, &e));
     for (size_t i = 0; i < COUNT_OF(sources); i++) {
         const struct grammar_source src = {.kind = sources[i].kind, .text = str_of(sources[i].text)};
-        assert_ok(e, grammar_compile(&src, st->grammar_vocab, &st->grammars[i], &e));
+        assert_ok(e, grammar_compile(&src, st->grammar_vocab, &st->grammars[st->n_grammars++], &e));
     }
+    if (st->source == NULL)
+        return;
+    const struct grammar_source schema = {.kind = GRAMMAR_JSON_SCHEMA,
+        .text = STR("{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},"
+                    "\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"mill\",\"river\"]}},\"good\":{"
+                    "\"type\":\"boolean\"}},\"required\":[\"name\",\"tags\"]}")};
+    assert_ok(e, model_tokenizer_open(st->source, NULL, &st->tok, &e));
+    assert_ok(e, tok_cutter_new(st->tok, &st->cutter, &e));
+    assert_ok(e, grammar_vocab_new(tok_vocab(st->tok), &st->tok_vocab, &e));
+    grammar_vocab_cutter(st->tok_vocab, tok_cutter_cut, st->cutter);
+    assert_ok(e, grammar_compile(&schema, st->tok_vocab, &st->grammars[st->n_grammars++], &e));
 }
 
 static void make_model(struct stage *st)
@@ -601,6 +617,9 @@ void storm_run(const struct storm_model *m)
     for (size_t i = 0; i < COUNT_OF(st.grammars); i++)
         grammar_unref(st.grammars[i]);
     grammar_vocab_free(st.grammar_vocab);
+    grammar_vocab_free(st.tok_vocab);
+    tok_cutter_free(st.cutter);
+    tok_free(st.tok);
     grammar_unref(st.grammar);
     grammar_vocab_free(st.words);
     mem_free((void *)(uintptr_t)st.vocab.bytes);
