@@ -28,7 +28,8 @@ static void set_up_process(void)
 
 static enum err start_nets(struct server *s, struct error *e)
 {
-    s->n_nets = s->o.threads != 0 ? s->o.threads : team_cores() > 8 ? 2 : 1;
+    /* Two: a step that gives thousands of streams a token is a burst of work, and they sleep otherwise. */
+    s->n_nets = s->o.threads != 0 ? s->o.threads : team_cores() > 1 ? 2 : 1;
     if (s->n_nets > HTTP_NET_THREADS_MAX)
         return FAIL(e, ERR_LIMIT, "at most %d network threads", HTTP_NET_THREADS_MAX);
     s->nets = mem_array(s->n_nets, sizeof *s->nets);
