@@ -228,10 +228,12 @@ static uint32_t find_joined(
     const struct name_table *names, uint32_t n, uint32_t guess, struct str left, struct str right)
 {
     char joined[2 * TOK_NAME_BYTES_MAX];
-    const struct str name = guess < n ? names->names[guess] : (struct str){NULL, 0};
-    if (name.n == left.n + right.n && memcmp(name.p, left.p, left.n) == 0 &&
-        memcmp(name.p + left.n, right.p, right.n) == 0)
-        return guess;
+    if (guess < n) {
+        const struct str name = names->names[guess];
+        if (name.n == left.n + right.n && memcmp(name.p, left.p, left.n) == 0 &&
+            memcmp(name.p + left.n, right.p, right.n) == 0)
+            return guess;
+    }
     memcpy(joined, left.p, left.n);
     memcpy(joined + left.n, right.p, right.n);
     return name_table_find(names, (struct str){joined, left.n + right.n});
