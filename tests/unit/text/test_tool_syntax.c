@@ -223,7 +223,7 @@ static void pythonic_calls_become_json(void **state)
     expect_calls(f, "pythonic", "[1, 2] is a list", "[1, 2] is a list");
     expect_calls(f, "pythonic", "[now(", "[call 0 now][/0]");
     expect_calls(f, "pythonic", "[get_weather(city='\\U0001F600\\UdE009999')]",
-                 "[call 0 get_weather]{\"city\": \"\\ud83d\\ude00\\ufffd\"}[/0]");
+        "[call 0 get_weather]{\"city\": \"\\ud83d\\ude00\\ufffd\"}[/0]");
     expect_calls(f, "pythonic", "[get_weather(city='Pa", "[call 0 get_weather]{\"city\": \"Pa[/0]");
     expect_calls(f, "pythonic", "[get_weather(city=word, days=07)]",
         "[call 0 get_weather]{\"city\": \"word\", \"days\": \"07\"}[/0]");
