@@ -271,23 +271,23 @@
 #define GRAMMAR_MINIMAL_EDGES_MAX 200000     /* of a machine that is worth making smaller: 10 ms */
 
 /* JSON schemas. */
-#define SCHEMA_TEXT_BYTES_MAX    (1 << 20)  /* GRAMMAR_TEXT_BYTES_MAX */
-#define SCHEMA_STEPS_MAX         1000000    /* of its own: 50 ms; a tool's schema takes 5,000 */
-#define SCHEMA_STEP_COST         2          /* in steps of compiling, which all count towards GRAMMAR_STEPS_MAX */
-#define SCHEMA_BYTES_MAX         (64 * MIB) /* while compiling; given back at its end */
-#define SCHEMA_NODES_MAX         20000      /* different sets of conditions on a value; GRAMMAR_RULES_MAX */
-#define SCHEMA_WAYS_MAX          2000       /* of one value through anyOf, oneOf and the like */
-#define SCHEMA_REF_DEPTH_MAX     200        /* references and combinations about one value: the search recurses */
-#define SCHEMA_NESTING_MAX       16         /* propertyNames inside propertyNames: recursion of 2 KB */
-#define SCHEMA_DISJOINT_DEPTH    4          /* levels looked into to show that two branches of oneOf share nothing */
-#define SCHEMA_ANY_SETS_MAX      6          /* branches of anyOf beside unevaluated members: every set is a way */
-#define SCHEMA_ONE_OF_MAX        64         /* branches of oneOf: each is compared with each */
-#define SCHEMA_PROPERTIES_MAX    1024       /* of one object; the largest public schemas have 1,000 */
-#define SCHEMA_MERGED_MAX        64         /* schemas with properties of their own that meet in one object: bits */
-#define SCHEMA_CELLS_MAX         64         /* kinds of names that patterns can make: they double with each */
-#define SCHEMA_PREFIX_MAX        1024       /* items with a schema of their own */
-#define SCHEMA_ITEMS_COUNT_MAX   1024       /* items counted one by one, where contains is used */
-#define SCHEMA_GRAPH_MAX         20000      /* states of members or items that are counted */
+#define SCHEMA_TEXT_BYTES_MAX    (1 << 20)    /* GRAMMAR_TEXT_BYTES_MAX */
+#define SCHEMA_STEPS_MAX         1000000      /* of its own: 50 ms; a tool's schema takes 5,000 */
+#define SCHEMA_STEP_COST         2            /* in steps of compiling, which all count towards GRAMMAR_STEPS_MAX */
+#define SCHEMA_BYTES_MAX         (64 * MIB)   /* while compiling; given back at its end */
+#define SCHEMA_NODES_MAX         20000        /* different sets of conditions on a value; GRAMMAR_RULES_MAX */
+#define SCHEMA_WAYS_MAX          2000         /* of one value through anyOf, oneOf and the like */
+#define SCHEMA_REF_DEPTH_MAX     200          /* references and combinations about one value: the search recurses */
+#define SCHEMA_NESTING_MAX       16           /* propertyNames inside propertyNames: recursion of 2 KB */
+#define SCHEMA_DISJOINT_DEPTH    4            /* levels looked into to show that two branches of oneOf share nothing */
+#define SCHEMA_ANY_SETS_MAX      6            /* branches of anyOf beside unevaluated members: every set is a way */
+#define SCHEMA_ONE_OF_MAX        64           /* branches of oneOf: each is compared with each */
+#define SCHEMA_PROPERTIES_MAX    1024         /* of one object; the largest public schemas have 1,000 */
+#define SCHEMA_MERGED_MAX        64           /* schemas with properties of their own that meet in one object: bits */
+#define SCHEMA_CELLS_MAX         64           /* kinds of names that patterns can make: they double with each */
+#define SCHEMA_PREFIX_MAX        1024         /* items with a schema of their own */
+#define SCHEMA_ITEMS_COUNT_MAX   1024         /* items counted one by one, where contains is used */
+#define SCHEMA_GRAPH_MAX         20000        /* states of members or items that are counted */
 #define SCHEMA_WORDS_BYTES_MAX   (256 * 1024) /* of an enum's strings together */
 #define SCHEMA_EMIT_DEPTH        40           /* nodes written inside each other before one becomes a rule */
 #define SCHEMA_INT_DIGITS_MAX    64    /* of a number before the point: no generation goes on in digits forever */

@@ -263,7 +263,7 @@ uint32_t cost_rows(const struct cost *c, double rows, double row_context, uint32
 
 /* budget.c */
 void budget_share(struct sched *s, const struct plan *plan, uint64_t now, struct budget *b);
-double budget_target(const struct sched *s, double rows, double row_context); /* of a step with these streams */
+double budget_target(const struct sched *s, double rows, double row_context);  /* of a step with these streams */
 uint32_t budget_chunk(struct sched *s, struct budget *b, const struct seq *q); /* takes it from the budget */
 
 /* spec.c */
