@@ -179,13 +179,32 @@ struct kind {
     bool hot;
 };
 
+/* Every request at once; each answer must be the one that it had alone. */
+static void answer_as_alone(struct rig *r)
+{
+    struct request *q[N_REQUESTS];
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        const struct request_options ask = ask_for(i, i % 8 == 7);
+        q[i] = rig_submit(r, &ask);
+    }
+    rig_wait(r, N_REQUESTS);
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        struct answer got[CHOICES];
+        write_down(q[i], got);
+        for (uint32_t c = 0; c < q[i]->n_choices; c++)
+            if (memcmp(&got[c], &alone[i][c], sizeof got[c]) != 0)
+                fail_msg("request %u, choice %u: %u tokens for %u, end %u for %u", i, c, got[c].n, alone[i][c].n,
+                    got[c].end, alone[i][c].end);
+        request_free(q[i]);
+    }
+}
+
 /* All of them together; returns how many tokens were jumped. */
 static uint64_t run_together(const struct kind *k, const char *record_path)
 {
     struct rig r;
     struct engine_options o = rig_options();
     struct fake_runner_options f = rig_fake();
-    struct request *q[N_REQUESTS];
     o.no_thread = true;
     o.record_path = record_path;
     o.sched.preempt_every = k->preempt_every;
@@ -197,22 +216,8 @@ static uint64_t run_together(const struct kind *k, const char *record_path)
     o.kv.n_blocks = k->n_blocks != 0 ? k->n_blocks : 64;
     f.depth = k->depth;
     rig_open_fake(&r, &o, &f);
-    for (uint32_t round = 0; round < (k->hot ? 2u : 1u); round++) {
-        for (uint32_t i = 0; i < N_REQUESTS; i++) {
-            const struct request_options ask = ask_for(i, i % 8 == 7);
-            q[i] = rig_submit(&r, &ask);
-        }
-        rig_wait(&r, N_REQUESTS);
-        for (uint32_t i = 0; i < N_REQUESTS; i++) {
-            struct answer got[CHOICES];
-            write_down(q[i], got);
-            for (uint32_t c = 0; c < q[i]->n_choices; c++)
-                if (memcmp(&got[c], &alone[i][c], sizeof got[c]) != 0)
-                    fail_msg("request %u, choice %u: %u tokens for %u, end %u for %u", i, c, got[c].n, alone[i][c].n,
-                        got[c].end, alone[i][c].end);
-            request_free(q[i]);
-        }
-    }
+    for (uint32_t round = 0; round < (k->hot ? 2u : 1u); round++)
+        answer_as_alone(&r);
     struct sched_stats s;
     struct engine_stats *es = mem_zalloc(sizeof *es);
     sched_stats(r.en->sched, &s);
@@ -310,7 +315,6 @@ static void run_witnessed(uint32_t depth, uint32_t threads, struct witness *w)
     struct engine_options o = rig_options();
     struct fake_runner_options f = rig_fake();
     struct error e;
-    struct request *q[N_REQUESTS];
     clock_init_virtual(&r.clock, 0);
     *w = (struct witness){.clock = &r.clock};
     f.depth = depth;
@@ -336,18 +340,7 @@ static void run_witnessed(uint32_t depth, uint32_t threads, struct witness *w)
     o.clock = &r.clock;
     assert_ok(e, engine_new(&o, &r.en, &e));
     assert_ok(e, engine_client_new(r.en, &r.client, &e));
-    for (uint32_t i = 0; i < N_REQUESTS; i++) {
-        const struct request_options ask = ask_for(i, i % 8 == 7);
-        q[i] = rig_submit(&r, &ask);
-    }
-    rig_wait(&r, N_REQUESTS);
-    for (uint32_t i = 0; i < N_REQUESTS; i++) {
-        struct answer got[CHOICES];
-        write_down(q[i], got);
-        for (uint32_t c = 0; c < q[i]->n_choices; c++)
-            assert_memory_equal(&got[c], &alone[i][c], sizeof got[c]);
-        request_free(q[i]);
-    }
+    answer_as_alone(&r);
     rig_close(&r);
 }
 
