@@ -89,6 +89,7 @@ def shape(n_heads, n_kv_heads, head_dim, window=0, cap=0.0, rope=ops.ROPE_HALVES
 DECODE = ([0, 1, 15, 16, 100, 255, 256, 257, 700, 1500], [1] * 10)
 PREFILL = ([0, 0, 5, 300, 0, 64], [1, 70, 33, 129, 300, 2])
 MIXED = ([600, 0, 31, 90], [1, 200, 4, 1])
+VERIFY = ([700, 33, 0, 1500, 250], [6, 8, 16, 3, 9])
 SHAPES = [shape(8, 2, 64), shape(4, 4, 80, block=48), shape(6, 2, 96, rope=ops.ROPE_PAIRS), shape(8, 2, 128, block=32),
           shape(4, 1, 256), shape(8, 2, 128, window=100, cap=30.0), shape(7, 1, 64, window=16, rope_dims=32),
           shape(4, 2, 64, qk_norm=1), shape(4, 2, 32), shape(24, 1, 64)]
@@ -100,7 +101,7 @@ def check_attention(seed):
         for i, s in enumerate(SHAPES if kv in ("F16", "BF16") else SHAPES[3:6] + SHAPES[8:9]):
             if kv == "Q8_0" and s["head_dim"] % 32 != 0:
                 continue
-            for j, (before, rows) in enumerate((DECODE, PREFILL, MIXED)):
+            for j, (before, rows) in enumerate((DECODE, PREFILL, MIXED, VERIFY)):
                 weight = "BF16" if (i + j) % 2 else "F16"
                 reference_kv = "F32" if kv == "F8_E4M3" else kv  # which the CPU has not
                 cases.append(lambda s=s, b=before, r=rows, w=weight, k=kv, q=reference_kv, n=seed + 10 * i + j: (
@@ -167,6 +168,48 @@ def check_architectures(_seed):
                 error(twin, want))
 
 
+def bench_library():
+    lib = ctypes.CDLL(str(LIBRARY))
+    lib.quern_bench_open.restype = ctypes.c_void_p
+    lib.quern_bench_open.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_int] * 2 + [ctypes.c_uint32] * 3 + [
+        ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
+    lib.quern_bench_close.argtypes = [ctypes.c_void_p]
+    lib.quern_bench_logits.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int,
+                                       ctypes.c_void_p]
+    lib.quern_bench_rows.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p]
+    return lib
+
+
+def check_verify(_seed):
+    """Several rows of a sequence in one recorded step, against the same rows one by one; the twin is the row before."""
+    lib = bench_library()
+    for dtype, kv in (("BF16", "BF16"), ("Q4_0", "F16")):
+        text = ctypes.create_string_buffer(1024)
+        handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), 0, 0, 64, 8, 4096, 8000, text,
+                                      len(text))
+        if not handle:
+            failures.append(f"verify {dtype}: {text.value.decode()}")
+            continue
+
+        def rows(n, at):
+            out = np.full((n, 128256), np.nan, dtype=np.float32)
+            if lib.quern_bench_rows(handle, n, at, out.ctypes.data) != 0:
+                raise RuntimeError("the step failed")
+            return out
+
+        worst, twin = 0.0, float("inf")
+        for n, at in ((2, 40), (6, 700), (6, 1300), (9, 513), (16, 2047)):  # (6, 1300) replays what (6, 700) recorded
+            got, again = rows(n, at), rows(n, at)
+            if not np.array_equal(got, again):
+                failures.append(f"verify {dtype}, {n} rows: a replay differs")
+                print(failures[-1], flush=True)
+            alone = np.concatenate([rows(1, at - n + 1 + i) for i in range(n)])
+            worst = max(worst, *(ops.distance(g[None], w[None]) for g, w in zip(got, alone)))
+            twin = min(twin, ops.distance(got[1:], alone[:-1]))
+        lib.quern_bench_close(handle)
+        verdict(f"rows verified together, {dtype}, {kv} cache", worst, 3e-2, twin)
+
+
 def check_resident(seed):
     """Ops recorded as steps of one or two rows, so as one kernel; then whole steps against the same op by op, in real
     shapes, where the twin is another position's."""
@@ -188,13 +231,7 @@ def check_resident(seed):
                     ops.attention(["cpu-ref"], "F16", kv, dict(s), b, [1] * len(b), n)[0]))
         group(f"resident attention, {kv} cache, {len(cases)} cases", KV[kv], cases)
     ops.record(False)
-    lib = ctypes.CDLL(str(LIBRARY))
-    lib.quern_bench_open.restype = ctypes.c_void_p
-    lib.quern_bench_open.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_int] * 2 + [ctypes.c_uint32] * 3 + [
-        ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
-    lib.quern_bench_close.argtypes = [ctypes.c_void_p]
-    lib.quern_bench_logits.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int,
-                                       ctypes.c_void_p]
+    lib = bench_library()
     for name, dtype, fp8, kv in RESIDENT:
         text = ctypes.create_string_buffer(1024)
         handle = lib.quern_bench_open(name.encode(), dtype.encode(), kv.encode(), fp8, 0, 64, 8, 4096, 20000, text,
@@ -223,7 +260,8 @@ def check_resident(seed):
 
 
 CHECKS = {"products": check_products, "feed": check_feed_forward, "attention": check_attention,
-          "architectures": check_architectures, "models": check_models, "resident": check_resident}
+          "architectures": check_architectures, "models": check_models, "verify": check_verify,
+          "resident": check_resident}
 
 
 def main():

@@ -240,6 +240,8 @@ static enum err bench_open(struct bench *b, struct error *e)
         return FAIL(e, ERR_NOMEM, "no memory for a model");
     TRY(dummy_config(o->shape, b->cfg, e));
     TRY(dummy_new(o->weights, 1, &b->dummy, e));
+    if (o->is_cuda)
+        dummy_share(b->dummy);
     clock_init(&b->clock);
     struct engine_options eo = {.sched = sched_options_default(),
         .clock = &b->clock,
@@ -267,7 +269,7 @@ static enum err bench_open(struct bench *b, struct error *e)
         .seqs_max = l.seqs_max,
         .table_max = l.table_max,
         .context_max = context,
-        .kv_dtype = DTYPE_F16,
+        .kv_dtype = o->weights == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16,
         .block_tokens = BLOCK,
         .n_blocks = eo.kv.n_blocks};
     const struct weight_source src = dummy_source(b->dummy);

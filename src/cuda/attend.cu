@@ -1,5 +1,5 @@
 /* Attention: which kernels a step needs. Head sizes and cache types without a kernel of their own take the simple one.
- * When every sequence has one row no tiles of rows exist, and the second launch is left out. */
+ * When no sequence has more rows than the decode kernel takes, the second launch is left out. */
 #include "cuda/resident.h"
 
 #define AHEAD_BYTES ((uint64_t)24 << 20)
@@ -64,6 +64,6 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     }
     attend_plan(d, b, j.per_kv, tile_rows, 3 * d->n_sms / j.n_kv_heads, SPLIT_LEAST);
     attend_decode(d, b, &j);
-    if (b->n_rows > b->n_seqs)
+    if (b->seq_rows > 1 && b->seq_rows * j.per_kv > DECODE_PAIRS)
         attend_prefill(d, b, &j);
 }

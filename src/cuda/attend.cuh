@@ -7,15 +7,17 @@
 
 #include "cuda/kernels.cuh"
 
-#define PACK 16 /* (row, query head) pairs that share a kv head, in one tile of the decode kernel */
+#define PACK         16 /* (row, query head) pairs that share a kv head, in one tile of the decode kernel */
+#define DECODE_PAIRS 64 /* of a sequence that is still decoded, several tiles of it one beside the other */
 
 /* How the attention of this step is cut; made on the device once per step, since only it knows the lengths when a
- * recorded step is replayed. Sequences with few rows are decoded in parts of `split` positions, which may run side by
- * side; the others are cut into tiles of rows. */
+ * recorded step is replayed. Sequences with few rows are decoded, as many rows at a time as a tile of the kernel holds,
+ * in parts of `split` positions, which may run side by side; the others are cut into tiles of rows. */
 struct plan_item {
-    uint32_t seq, part, n_parts;
+    uint32_t counter; /* of finished parts: the first row, which no other tile has */
+    uint32_t part, n_parts;
     uint32_t slot;      /* of (row 0, part 0) in dev.parts; row r of part p is at slot + p * n_rows + r */
-    struct batch_seq s; /* a copy, so that a block finds all it needs in one place */
+    struct batch_seq s; /* the rows of one tile as if they were a sequence, so that a block finds all in one place */
 };
 
 struct plan_tile {
@@ -40,7 +42,7 @@ struct attend_job {
     enum dtype dtype;
     const struct plan *plan;
     float *parts, *part_sums; /* [PARTS_MAX][heads][D]; [PARTS_MAX][heads][2]: maximum, sum */
-    uint32_t *arrived;        /* [seq][kv heads] */
+    uint32_t *arrived;        /* [row][kv heads] */
     struct act_rows out;      /* [T][heads * D] */
     struct ahead ahead;
 };

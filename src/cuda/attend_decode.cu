@@ -266,10 +266,9 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__
         if (!work_of(j, item, i % j.n_kv_heads, split, w))
             continue;
         decode_part<T, D>(j, item, w, (T *)memory, stats);
-        if (item.n_parts - w.first_part > 1) {
-            if (attend_is_last<THREADS>(&j.arrived[item.seq * j.n_kv_heads + w.kv_head], item.n_parts - w.first_part))
-                attend_join<THREADS, D>(j, item, w.kv_head, w.n_all, w.first_part);
-        }
+        const uint32_t n_parts = item.n_parts - w.first_part;
+        if (n_parts > 1 && attend_is_last<THREADS>(&j.arrived[item.counter * j.n_kv_heads + w.kv_head], n_parts))
+            attend_join<THREADS, D>(j, item, w.kv_head, w.n_all, w.first_part);
         __syncthreads(); /* the room and the stats are free again */
     }
 }

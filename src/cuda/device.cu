@@ -214,7 +214,8 @@ static enum err acts_new(struct dev *d, uint32_t rows, uint32_t n, uint32_t form
 
 static bool same_key(struct graph_key a, struct graph_key b)
 {
-    return a.n_rows == b.n_rows && a.n_seqs == b.n_seqs && a.n_out == b.n_out && a.want_best == b.want_best;
+    return a.n_rows == b.n_rows && a.n_seqs == b.n_seqs && a.n_out == b.n_out && a.seq_rows == b.seq_rows &&
+           a.want_best == b.want_best;
 }
 
 static bool graph_replay(struct dev *d, struct graph_key key)
@@ -240,15 +241,14 @@ static void graph_drop(struct dev *d, struct graph *g)
     g->program = NULL;
 }
 
-/* Steps of one row per sequence come again and again; the shape of a prompt hardly ever does, so it just runs. */
 static void graph_begin(struct dev *d, struct graph_key key)
 {
     d->batch_version++; /* the recording has its own plan */
     d->recording = key;
-    d->is_recording = key.n_rows == key.n_seqs;
+    d->is_recording = graph_is_worth(key);
     if (d->is_recording) {
         CUDA_DO(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
-        resident_begin(d, key.n_rows);
+        resident_begin(d, key.n_rows == key.n_seqs ? key.n_rows : UINT32_MAX); /* which has one row a sequence */
     }
 }
 

@@ -171,19 +171,8 @@ enum err decoder_step(struct decoder *d, const struct step *s, struct error *e)
 {
     const struct ops *ops = d->ops;
     TRY(check_step(d, s, e));
-    ops->dev_write(d->dev, d->b_token, s->token, s->n_rows * sizeof *s->token);
-    ops->dev_write(d->dev, d->b_pos, s->pos, s->n_rows * sizeof *s->pos);
-    ops->dev_write(d->dev, d->b_seq, s->seq, s->n_rows * sizeof *s->seq);
-    ops->dev_write(d->dev, d->b_slot, s->kv_slot, s->n_rows * sizeof *s->kv_slot);
-    ops->dev_write(d->dev, d->b_seqs, s->seqs, s->n_seqs * sizeof *s->seqs);
-    ops->dev_write(d->dev, d->b_table, s->table, s->n_table * sizeof *s->table);
-    if (s->n_out > 0)
-        ops->dev_write(d->dev, d->b_out_row, s->out_row, s->n_out * sizeof *s->out_row);
-    d->batch.n_rows = s->n_rows;
-    d->batch.n_seqs = s->n_seqs;
-    d->batch.n_out = s->n_out;
-
-    const struct graph_key key = {s->n_rows, s->n_seqs, s->n_out, s->want_best};
+    const struct graph_key key = decoder_bucket(s, &d->o, ops->graph_replay != NULL && d->cfg.n_experts == 0);
+    decoder_batch_write(d, s, key);
     if (ops->graph_replay == NULL)
         run_step(d, s->want_best);
     else if (!ops->graph_replay(d->dev, key)) {
@@ -196,14 +185,14 @@ enum err decoder_step(struct decoder *d, const struct step *s, struct error *e)
 
 enum err decoder_read_logits(struct decoder *d, uint32_t i, float *out, struct error *e)
 {
-    assert(i < d->batch.n_out);
+    assert(i < d->n_out);
     d->ops->dev_read(d->dev, out, d->logits + (size_t)i * d->cfg.vocab, d->cfg.vocab * sizeof *out);
     return d->ops->dev_wait(d->dev, e);
 }
 
 enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e)
 {
-    d->ops->dev_read(d->dev, out, d->best, d->batch.n_out * sizeof *out);
+    d->ops->dev_read(d->dev, out, d->best, d->n_out * sizeof *out);
     return d->ops->dev_wait(d->dev, e);
 }
 
@@ -229,7 +218,7 @@ static void normalise_row(void *ctx, uint32_t i, uint32_t worker)
 enum err decoder_read_hidden(struct decoder *d, uint32_t first, uint32_t n, float *out, struct error *e)
 {
     const size_t width = d->cfg.hidden;
-    assert(first + n <= d->batch.n_rows);
+    assert(first + n <= d->n_rows);
     d->ops->dev_read(d->dev, out, d->x + first * width, n * width * sizeof *out);
     TRY(d->ops->dev_wait(d->dev, e));
     decoder_host_run(d, n, normalise_row, &(struct hidden_job){d, out});
@@ -241,7 +230,7 @@ enum err decoder_read_hidden(struct decoder *d, uint32_t first, uint32_t n, floa
 
 const float *decoder_lend_logits(const struct decoder *d, uint32_t i)
 {
-    assert(i < d->batch.n_out);
+    assert(i < d->n_out);
     return d->ops->host_run != NULL ? d->logits + (size_t)i * d->cfg.vocab : NULL;
 }
 

@@ -74,6 +74,7 @@ struct batch_seq {
  * change. Arrays are device memory of the capacity the batch was made with. */
 struct batch {
     uint32_t n_rows, n_seqs, n_out; /* host; a captured graph sees only the bucket sizes */
+    uint32_t seq_rows;              /* host: no sequence has more rows than these */
     const int32_t *token;           /* [n_rows] ids */
     const uint32_t *pos;            /* [n_rows] absolute position in its sequence */
     const uint32_t *seq;            /* [n_rows] index into seqs */
@@ -238,8 +239,19 @@ struct copy_blocks_args {
 /* What a recorded step depends on; all else is in device memory. */
 struct graph_key {
     uint32_t n_rows, n_seqs, n_out;
+    uint32_t seq_rows; /* no sequence has more rows: a power of two */
     bool want_best;
 };
+
+/* Steps that are worth recording: one row of each sequence (decoding), or few rows that all want logits, few of each
+ * sequence (verifying guesses). Prompts hardly ever come again in the same shape. */
+#define GRAPH_VERIFY_ROWS 64u
+#define GRAPH_SEQ_ROWS    16u
+static inline bool graph_is_worth(struct graph_key k)
+{
+    const bool verifies = k.n_out == k.n_rows && k.n_rows <= GRAPH_VERIFY_ROWS && k.seq_rows <= GRAPH_SEQ_ROWS;
+    return k.n_rows == k.n_seqs || verifies;
+}
 
 /* What a device is opened with; capacities bound every later call. */
 struct dev_options {

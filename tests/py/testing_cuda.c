@@ -138,7 +138,7 @@ EXPORT void quern_op_record(int on)
 static void rig_begin(struct rig *r, uint32_t rows)
 {
     if (is_recorded && r->ops->graph_begin != NULL)
-        r->ops->graph_begin(r->d, (struct graph_key){rows, rows, rows, false});
+        r->ops->graph_begin(r->d, (struct graph_key){.n_rows = rows, .n_seqs = rows, .n_out = rows, .seq_rows = 1});
 }
 
 static void rig_end(struct rig *r)
@@ -261,6 +261,9 @@ static uint32_t attention_batch(
     ops->dev_write(a->r.d, (void *)(uintptr_t)a->b.seqs, a->seqs, c->n_seqs * sizeof *a->seqs);
     a->b.n_rows = row;
     a->b.n_seqs = c->n_seqs;
+    a->b.seq_rows = 0;
+    for (uint32_t s = 0; s < c->n_seqs; s++)
+        a->b.seq_rows = MAX(a->b.seq_rows, n[s]);
     return row;
 }
 

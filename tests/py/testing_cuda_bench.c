@@ -103,7 +103,7 @@ static enum err bench_open(struct cuda_bench *b, const char *shape, const char *
     b->table = mem_array(b->o.n_blocks, sizeof *b->table);
     b->rows = mem_array((size_t)b->o.rows_max * 5, sizeof *b->rows);
     b->seqs = mem_array(b->o.seqs_max, sizeof *b->seqs);
-    b->best = mem_array(b->o.seqs_max, sizeof *b->best);
+    b->best = mem_array(b->o.out_max, sizeof *b->best);
     if (b->table == NULL || b->rows == NULL || b->seqs == NULL || b->best == NULL)
         return FAIL(e, ERR_NOMEM, "no memory");
     for (uint32_t i = 0; i < b->o.n_blocks; i++) /* blocks as a long-running server has them: anywhere */
@@ -112,11 +112,13 @@ static enum err bench_open(struct cuda_bench *b, const char *shape, const char *
     return fill_cache(b);
 }
 
-/* One step: n rows of each sequence, the last at position `at`, give or take half of stagger. */
-static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool wait)
+/* One step: n rows of each sequence, the last at position `at`, give or take half of stagger. all: every row wants
+ * logits, as when guesses are verified, and a row's token depends on its position alone. */
+static enum err step_of(
+    struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool all, bool wait)
 {
     uint32_t *token = b->rows, *pos = token + b->o.rows_max, *seq = pos + b->o.rows_max;
-    uint32_t *slot = seq + b->o.rows_max, *out_row = slot + b->o.rows_max, row = 0;
+    uint32_t *slot = seq + b->o.rows_max, *out_row = slot + b->o.rows_max, row = 0, n_out = 0;
     const uint32_t each = b->o.n_blocks / n_seqs;
     for (uint32_t s = 0; s < n_seqs; s++) {
         const uint32_t last = at + (stagger > 0 ? s * 37 % stagger : 0) - stagger / 2;
@@ -125,13 +127,14 @@ static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t
             pos[row] = last + 1 - n + i;
             seq[row] = s;
             slot[row] = b->table[s * each + pos[row] / BLOCK_TOKENS] * BLOCK_TOKENS + pos[row] % BLOCK_TOKENS;
-            token[row] = (row * 31 + at) * 2654435761u % decoder_vocab(b->decoder);
+            token[row] = (all ? pos[row] : row * 31 + at) * 2654435761u % decoder_vocab(b->decoder);
+            if (all || i + 1 == n)
+                out_row[n_out++] = row;
         }
-        out_row[s] = row - 1;
     }
     const struct step now = {.n_rows = row,
         .n_seqs = n_seqs,
-        .n_out = n_seqs,
+        .n_out = n_out,
         .n_table = b->o.n_blocks,
         .token = (const int32_t *)token,
         .pos = pos,
@@ -143,6 +146,11 @@ static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t
         .want_best = true};
     TRY(decoder_step(b->decoder, &now, &b->e));
     return wait ? decoder_read_best(b->decoder, b->best, &b->e) : OK;
+}
+
+static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool wait)
+{
+    return step_of(b, n_seqs, n, at, stagger, false, wait);
 }
 
 /* NULL on failure, with the sentence in text. tokens: of the KV cache, in all. */
@@ -158,7 +166,8 @@ EXPORT struct cuda_bench *quern_bench_open(const char *shape, const char *dtype,
     b->o.ops = cuda_ops(&why);
 #endif
     b->o.rows_max = rows_max;
-    b->o.out_max = b->o.seqs_max = seqs_max;
+    b->o.seqs_max = seqs_max;
+    b->o.out_max = MAX(seqs_max, GRAPH_VERIFY_ROWS);
     b->o.context_max = context;
     b->o.block_tokens = BLOCK_TOKENS;
     b->o.n_blocks = (uint32_t)(tokens / BLOCK_TOKENS) | 1u; /* odd: 7919 steps reach every block */
@@ -201,6 +210,17 @@ EXPORT int quern_bench_logits(struct cuda_bench *b, uint32_t n_seqs, uint32_t at
     return (int)err;
 }
 
+/* The logits of n rows of one sequence, the last at position `at`, [n][vocab]: guesses as they are verified. */
+EXPORT int quern_bench_rows(struct cuda_bench *b, uint32_t n, uint32_t at, float *out)
+{
+    enum err err = step_of(b, 1, n, at, 0, true, false);
+    for (uint32_t i = 0; err == OK && i < n; i++)
+        err = decoder_read_logits(b->decoder, i, out + (size_t)i * decoder_vocab(b->decoder), &b->e);
+    if (err != OK)
+        fprintf(stderr, "%s\n", b->e.text);
+    return (int)err;
+}
+
 EXPORT uint64_t quern_bench_weight_bytes(const struct cuda_bench *b)
 {
     return decoder_weight_bytes(b->decoder);
@@ -220,15 +240,16 @@ EXPORT double quern_bench_stream(
     return (double)(clock_now(&b->clock) - start) / 1e9 / steps;
 }
 
-/* Seconds of one step, the median of `steps`; positions advance as in real decoding. Negative on failure. */
-EXPORT double quern_bench_step(
-    struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, uint32_t steps, uint32_t warm)
+/* Seconds of one step, the median of `steps`; positions advance as in real decoding. all: as in step_of. Negative on
+ * failure. */
+static double time_steps(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool all,
+    uint32_t steps, uint32_t warm)
 {
     double times[512];
     steps = MIN(steps, (uint32_t)COUNT_OF(times));
     for (uint32_t i = 0; i < warm + steps; i++) {
         const uint64_t start = clock_now(&b->clock);
-        if (step(b, n_seqs, n, n == 1 ? at + i : at, stagger, true) != OK) {
+        if (step_of(b, n_seqs, n, n == 1 || all ? at + i : at, stagger, all, true) != OK) {
             fprintf(stderr, "%s\n", b->e.text);
             return -1.0;
         }
@@ -242,6 +263,18 @@ EXPORT double quern_bench_step(
             times[k - 1] = t;
         }
     return times[steps / 2];
+}
+
+EXPORT double quern_bench_step(
+    struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, uint32_t steps, uint32_t warm)
+{
+    return time_steps(b, n_seqs, n, at, stagger, false, steps, warm);
+}
+
+/* The same of n rows of each of n_seqs sequences that all want logits. */
+EXPORT double quern_bench_verify(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t steps)
+{
+    return time_steps(b, n_seqs, n, at, 0, true, steps, 5);
 }
 
 /* The card's limits: bytes read a second, operations a second in bf16 and in e4m3. */
