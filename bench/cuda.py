@@ -53,7 +53,6 @@ def library():
     lib.quern_bench_step.restype = ctypes.c_double
     lib.quern_bench_stream.argtypes = [ctypes.c_void_p] + [ctypes.c_uint32] * 5
     lib.quern_bench_stream.restype = ctypes.c_double
-    lib.quern_bench_product.restype = ctypes.c_double
     return lib
 
 
@@ -125,21 +124,34 @@ def print_row(row):
 
 
 def run_products(lib, card):
-    for kind, fp8, width in (("BF16", 0, 2), ("BF16", 1, 1), ("Q4_0", 0, 0.5625)):
+    """Microseconds of a product by each way of making it, and the share of the limit; what few_rows_of is made from."""
+    counts = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+    cells = [(way, name, rows) for way, name in ((1, "skinny"), (2, "slim"), (3, "library")) for rows in counts
+             if not (way == 1 and rows > 16) and not (way == 3 and rows < 4)]
+    rows = (ctypes.c_uint32 * len(cells))(*(c[2] for c in cells))
+    ways = (ctypes.c_int * len(cells))(*(c[0] for c in cells))
+    us = (ctypes.c_double * len(cells))()
+    print(" " * 22 + "".join(f"{n:>12}" for n in counts), flush=True)
+    for kind, fp8, width in (("BF16", 0, 2), ("BF16", 1, 1), ("Q4_0", 0, 0.5625), ("Q4_K", 0, 0.5625)):
         for n_out, n_in in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)):
-            line = f"{kind}{' as F8' if fp8 else ''} {n_out}x{n_in}:"
-            for rows in (1, 4, 8, 16, 32, 64, 128, 256, 2048):
-                us = lib.quern_bench_product(kind.encode(), fp8, n_out, n_in, rows, 8, 20)
-                least = max(n_out * n_in * width / card[0], 2 * rows * n_out * n_in / (card[2] if fp8 else card[1]))
-                line += f"  {rows}: {us:.1f} us {100 * least / us * 1e6:.0f}%"
-            print(line, flush=True)
+            if lib.quern_bench_products(kind.encode(), fp8, n_out, n_in, rows, ways, len(cells), 10, us) != 0:
+                print(f"{kind} {n_out}x{n_in}: FAILED", flush=True)
+                continue
+            took = {(c[1], c[2]): t for c, t in zip(cells, us)}
+            for name in ("skinny", "slim", "library"):
+                line = f"{kind + (' F8' if fp8 else ''):8}{n_out if name == 'skinny' else '':>6}{name:>8}"
+                for n in counts:
+                    least = max(n_out * n_in * width / card[0], 2 * n * n_out * n_in / (card[2] if fp8 else card[1]))
+                    t = took.get((name, n))
+                    line += f"{t:7.1f} {100 * least / t * 1e6:3.0f}%" if t else " " * 12
+                print(line, flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help="only tests whose name holds one of these words")
     parser.add_argument("--quick", action="store_true", help="few steps a row")
-    parser.add_argument("--products", action="store_true", help="single products too")
+    parser.add_argument("--products", action="store_true", help="single products by each way of making them, no steps")
     parser.add_argument("--no-check", action="store_true", help="speed alone")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--resident", action="store_true", help="steps of one or two rows as one kernel")
@@ -152,6 +164,7 @@ def main():
     card = limits(lib)
     if args.products:
         run_products(lib, card)
+        return code
     tests = [t for t in TESTS if not args.rows or any(w in t[0] for w in args.rows.split(";"))]
     run_tests(lib, card, tests, 60 if args.quick else 400, int(args.deterministic))
     return code

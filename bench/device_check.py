@@ -71,6 +71,40 @@ def check_products(seed):
                                      for r in ROWS])
 
 
+SLIM_ROWS = [1, 2, 6, 8, 9, 16, 17, 32, 33, 64, 100]
+
+
+def check_slim(seed):
+    """The kernel for some rows, made to do all: against float64, and each row alone against the same in company, bit
+    for bit; the twin of that is the row beside it."""
+    ops.prefer("slim")
+    for dtype, bound in PRODUCTS.items():
+        if dtype == "F32":
+            continue
+        shapes = ((272, 768), (96, 4096), (2000, 1024))
+        group(f"slim product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
+                                               for r in SLIM_ROWS for s in shapes])
+        group(f"slim feed-forward {dtype}", 4 * bound, [
+            lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r) for r in (1, 9, 33)])
+        for n_out, n_in in shapes:
+            many = ops.product("cuda", dtype, 40, n_out, n_in, seed)[0]
+            few = ops.product("cuda", dtype, 40, n_out, n_in, seed, only=(3, 5))[0]
+            if not np.array_equal(many[3:8], few) or np.array_equal(many[4:9], few):
+                failures.append(f"slim {dtype} {n_out}x{n_in}: a row depends on its company")
+                print(failures[-1], flush=True)
+    group("slim product BF16 as F8", F8, [lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True)
+                                          for r in SLIM_ROWS])
+    cases = []
+    for i, s in enumerate((shape(8, 2, 128, block=32), shape(6, 2, 96, rope=ops.ROPE_PAIRS), SHAPES[6])):
+        for hidden in (64, 1024):
+            before, rows = ([0, 100, 16, 257, 700], [1, 6, 1, 1, 2])
+            cases.append(lambda s=s, h=hidden, n=seed + i: (
+                ops.attention(["cuda"], "BF16", "F16", dict(s, hidden=h), before, rows, n)[0],
+                ops.attention(["cpu-ref"], "BF16", "F16", dict(s, hidden=h), before, rows, n)[0]))
+    group(f"slim heads, {len(cases)} cases", KV["BF16"], cases)
+    ops.prefer("table")
+
+
 def check_feed_forward(seed):
     for dtype, bound in PRODUCTS.items():
         group(f"feed-forward {dtype}", 4 * bound, [lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r)
@@ -259,7 +293,7 @@ def check_resident(seed):
         verdict(f"resident {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache", worst, 3e-2, twin)
 
 
-CHECKS = {"products": check_products, "feed": check_feed_forward, "attention": check_attention,
+CHECKS = {"products": check_products, "slim": check_slim, "feed": check_feed_forward, "attention": check_attention,
           "architectures": check_architectures, "models": check_models, "verify": check_verify,
           "resident": check_resident}
 

@@ -42,6 +42,11 @@ void cuda_measure(struct dev *d, struct cuda_limits *out);
  */
 void cuda_allow_resident(bool allow);
 
+/* Which kernels make products from now on, for measuring them against each other: those that the table of products.cu
+ * names, or one kind wherever it can. */
+enum cuda_way { CUDA_WAY_TABLE, CUDA_WAY_SKINNY, CUDA_WAY_SLIM, CUDA_WAY_LIBRARY };
+void cuda_prefer(enum cuda_way way);
+
 #ifdef __cplusplus
 }
 #endif

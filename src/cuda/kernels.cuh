@@ -37,25 +37,43 @@ __device__ __forceinline__ void launch_next()
 #endif
 }
 
-/* At once, whatever is being collected. */
+/* At once, whatever is being collected; `cluster` neighbours along x as a cluster. */
 template <typename... P, typename... A>
-void cuda_launch_beside(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, A... args)
+void cuda_launch_now(
+    struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, uint32_t cluster, A... args)
 {
     cudaLaunchConfig_t c = {};
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = cluster;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     c.gridDim = grid;
     c.blockDim = dim3(threads);
     c.dynamicSmemBytes = shared;
     c.stream = d->stream;
-    c.attrs = &attribute;
-    c.numAttrs = d->capability >= 90 ? 1 : 0;
+    c.attrs = attributes;
+    c.numAttrs = d->capability < 90 ? 0 : cluster > 1 ? 2 : 1;
     if (shared > SMEM_PLAIN)
         cuda_note(d,
             (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
             "cudaFuncSetAttribute");
     cuda_note(d, (int)cudaLaunchKernelEx(&c, kernel, P(args)...), "cudaLaunchKernelEx");
+}
+
+template <typename... P, typename... A>
+void cuda_launch_beside(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, A... args)
+{
+    cuda_launch_now(d, kernel, grid, threads, shared, 1, args...);
+}
+
+template <typename... P, typename... A>
+void cuda_launch_cluster(
+    struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, uint32_t cluster, A... args)
+{
+    resident_flush(d);
+    cuda_launch_now(d, kernel, grid, threads, shared, cluster, args...);
 }
 
 template <typename... P, typename... A>

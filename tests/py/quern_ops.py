@@ -29,6 +29,14 @@ def record(on):
     library().quern_op_record(int(on))
 
 
+WAYS = {"table": 0, "skinny": 1, "slim": 2, "library": 3}
+
+
+def prefer(way):
+    """Which kernels make products on CUDA from now on."""
+    library().quern_op_prefer(WAYS[way])
+
+
 def distance(got, want):
     """Size of the difference over the size of what was wanted; NaN counts as infinitely far."""
     far = np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want)
@@ -40,11 +48,13 @@ def normed(x):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
 
 
-def product(backend, dtype, rows, n_out, n_in, seed, fp8=False):
-    """(what the backend gives, what it should give) for norm(x) x w."""
+def product(backend, dtype, rows, n_out, n_in, seed, fp8=False, only=None):
+    """(what the backend gives, what it should give) for norm(x) x w; only=(first, n): of those of the rows alone."""
     random = np.random.default_rng(seed)
     x = random.standard_normal((rows, n_in), dtype=np.float32) * 3
     w = random.standard_normal((n_out, n_in), dtype=np.float32) / np.sqrt(n_in).astype(np.float32)
+    if only is not None:
+        x, rows = np.ascontiguousarray(x[only[0]:only[0] + only[1]]), only[1]
     out = np.full((rows, n_out), np.nan, np.float32)
     code = library().quern_op_product(backend.encode(), dtype.encode(), int(fp8), rows, n_out, n_in, pointer(x),
                                       pointer(w), pointer(out))

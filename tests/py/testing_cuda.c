@@ -135,6 +135,15 @@ EXPORT void quern_op_record(int on)
 #endif
 }
 
+/* Which kernels make products on CUDA: enum cuda_way. */
+EXPORT void quern_op_prefer(int way)
+{
+#ifdef QUERN_CUDA
+    cuda_prefer((enum cuda_way)way);
+#endif
+    (void)way;
+}
+
 static void rig_begin(struct rig *r, uint32_t rows)
 {
     if (is_recorded && r->ops->graph_begin != NULL)

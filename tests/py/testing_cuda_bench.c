@@ -304,66 +304,124 @@ EXPORT int quern_bench_limits(double out[3])
 #endif
 }
 
-/* Microseconds of one product [rows] x [n_out][n_in], over `copies` matrices in turn so that no cache holds them. */
-EXPORT double quern_bench_product(
-    const char *dtype_text, int fp8, uint32_t n_out, uint32_t n_in, uint32_t rows, uint32_t copies, uint32_t rounds)
-{
 #ifdef QUERN_CUDA
-    const char *why;
-    const struct ops *ops = cuda_ops(&why);
-    struct dev *d = NULL;
-    struct dummy *dummy = NULL;
-    struct error e = {0};
-    struct clock clock;
+/* A matrix several times on a device, so that no cache holds what is read next, and rows to multiply with. */
+struct product_bench {
+    const struct ops *ops;
+    struct dev *d;
+    struct dummy *dummy;
+    struct weight w[4];
+    void *x, *gain, *out;
+    struct acts *in;
+    uint32_t rows_max, n_in;
+};
+
+static void product_close(struct product_bench *p)
+{
+    if (p->d != NULL) {
+        for (size_t i = 0; i < COUNT_OF(p->w); i++)
+            p->ops->weight_drop(p->d, &p->w[i]);
+        p->ops->acts_free(p->d, p->in);
+        p->ops->dev_free(p->d, p->x);
+        p->ops->dev_free(p->d, p->gain);
+        p->ops->dev_free(p->d, p->out);
+        p->ops->dev_close(p->d);
+    }
+    dummy_free(p->dummy);
+}
+
+/* Random rows, and ones for the norm: zeros would be multiplied faster. */
+static enum err product_inputs(struct product_bench *p, struct error *e)
+{
+    const size_t n = (size_t)p->rows_max * p->n_in;
+    float *values = mem_array(n, sizeof *values);
+    if (values == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory");
+    for (size_t i = 0; i < n; i++)
+        values[i] = (float)((uint32_t)i * 2654435761u >> 8) * 0x1p-23f - 1.0f;
+    p->ops->dev_write(p->d, p->x, values, n * sizeof *values);
+    for (size_t i = 0; i < p->n_in; i++)
+        values[i] = 1.0f;
+    p->ops->dev_write(p->d, p->gain, values, p->n_in * sizeof *values);
+    const enum err err = p->ops->dev_wait(p->d, e);
+    mem_free(values);
+    return err;
+}
+
+static enum err product_open(
+    struct product_bench *p, const char *dtype_text, bool fp8, uint32_t n_out, uint32_t n_in, struct error *e)
+{
+    const char *why = "";
     enum dtype dtype;
     struct tensor_view v;
-    struct weight w[16];
-    void *x = NULL, *gain = NULL, *out = NULL;
-    struct acts *in = NULL;
-    const struct dev_options o = {.rows_max = rows, .out_max = rows, .fp8 = fp8 != 0};
+    const struct dev_options o = {.rows_max = p->rows_max, .out_max = p->rows_max, .fp8 = fp8};
+    p->n_in = n_in;
+    p->ops = cuda_ops(&why);
+    if (p->ops == NULL)
+        return FAIL(e, ERR_UNSUPPORTED, "%s", why);
+    TRY(dtype_by_name(str_of(dtype_text), &dtype, e));
+    TRY(dummy_new(dtype, 1, &p->dummy, e));
+    const struct weight_source src = dummy_source(p->dummy);
+    TRY(src.find(src.ctx, "w", 1, n_out, n_in, &v, e));
+    TRY(p->ops->dev_open(&o, &p->d, e));
+    for (size_t i = 0; i < COUNT_OF(p->w); i++)
+        TRY(p->ops->weight_bind(p->d, &v, 1, &p->w[i], e));
+    TRY(p->ops->dev_alloc(p->d, (size_t)p->rows_max * n_in * 4, &p->x, e));
+    TRY(p->ops->dev_alloc(p->d, (size_t)n_in * 4, &p->gain, e));
+    TRY(p->ops->dev_alloc(p->d, (size_t)p->rows_max * n_out * 4, &p->out, e));
+    TRY(p->ops->acts_new(p->d, p->rows_max, n_in, p->w[0].wants, &p->in, e));
+    TRY(product_inputs(p, e));
+    p->ops->norm(p->d, &(struct norm_args){.x = p->x,
+                           .n_rows = p->rows_max,
+                           .n = n_in,
+                           .gain = p->gain,
+                           .eps = 1.0f,
+                           .forms = p->w[0].wants,
+                           .out = p->in});
+    return p->ops->dev_wait(p->d, e);
+}
+
+static enum err product_time(struct product_bench *p, uint32_t rows, uint32_t rounds, double *us, struct error *e)
+{
+    struct clock clock;
+    uint64_t start = 0;
     clock_init(&clock);
-    copies = MIN(copies, (uint32_t)COUNT_OF(w));
-    double seconds = -1e-6;
-    if (ops == NULL || dtype_by_name(str_of(dtype_text), &dtype, &e) != OK || dummy_new(dtype, 1, &dummy, &e) != OK)
-        return -1.0;
-    const struct weight_source src = dummy_source(dummy);
-    bool ok = src.find(src.ctx, "w", 1, n_out, n_in, &v, &e) == OK && ops->dev_open(&o, &d, &e) == OK;
-    memset(w, 0, sizeof w);
-    for (uint32_t i = 0; ok && i < copies; i++)
-        ok = ops->weight_bind(d, &v, 1, &w[i], &e) == OK;
-    ok = ok && ops->dev_alloc(d, (size_t)rows * n_in * 4, &x, &e) == OK &&
-         ops->dev_alloc(d, (size_t)n_in * 4, &gain, &e) == OK &&
-         ops->dev_alloc(d, (size_t)rows * n_out * 4, &out, &e) == OK &&
-         ops->acts_new(d, rows, n_in, w[0].wants, &in, &e) == OK;
-    if (ok) {
-        ops->dev_write(d, x, v.data, MIN((size_t)rows * n_in * 2, v.bytes));
-        ops->norm(d, &(struct norm_args){
-                         .x = x, .n_rows = rows, .n = n_in, .gain = gain, .eps = 1.0f, .forms = w[0].wants, .out = in});
-        uint64_t start = 0;
-        for (uint32_t i = 0; ok && i < 3 + rounds; i++) {
-            if (i == 3) {
-                ok = ops->dev_wait(d, &e) == OK;
-                start = clock_now(&clock);
-            }
-            for (uint32_t k = 0; k < copies; k++)
-                ops->logits(
-                    d, &(struct logits_args){.in = in, .n_rows = rows, .head = &w[k], .scale = 1.0f, .out = out});
+    for (uint32_t i = 0; i < 3 + rounds; i++) {
+        if (i == 3) {
+            TRY(p->ops->dev_wait(p->d, e));
+            start = clock_now(&clock);
         }
-        if (ok && ops->dev_wait(d, &e) == OK)
-            seconds = (double)(clock_now(&clock) - start) / 1e9 / rounds / copies;
+        for (size_t k = 0; k < COUNT_OF(p->w); k++)
+            p->ops->logits(p->d,
+                &(struct logits_args){.in = p->in, .n_rows = rows, .head = &p->w[k], .scale = 1.0f, .out = p->out});
     }
-    if (seconds < 0)
+    TRY(p->ops->dev_wait(p->d, e));
+    *us = (double)(clock_now(&clock) - start) / 1e3 / rounds / COUNT_OF(p->w);
+    return OK;
+}
+#endif
+
+/* Microseconds of products [rows[i]] x [n_out][n_in] made by ways[i] (enum cuda_way), n of them, into us. */
+EXPORT int quern_bench_products(const char *dtype, int fp8, uint32_t n_out, uint32_t n_in, const uint32_t *rows,
+    const int *ways, uint32_t n, uint32_t rounds, double *us)
+{
+#ifdef QUERN_CUDA
+    struct product_bench p = {0};
+    struct error e = {0};
+    for (uint32_t i = 0; i < n; i++)
+        p.rows_max = MAX(p.rows_max, rows[i]);
+    enum err err = product_open(&p, dtype, fp8 != 0, n_out, n_in, &e);
+    for (uint32_t i = 0; err == OK && i < n; i++) {
+        cuda_prefer((enum cuda_way)ways[i]);
+        err = product_time(&p, rows[i], rounds, &us[i], &e);
+    }
+    cuda_prefer(CUDA_WAY_TABLE);
+    product_close(&p);
+    if (err != OK)
         fprintf(stderr, "%s\n", e.text);
-    if (d != NULL) {
-        for (uint32_t i = 0; i < copies; i++)
-            ops->weight_drop(d, &w[i]);
-        ops->acts_free(d, in);
-        ops->dev_close(d);
-    }
-    dummy_free(dummy);
-    return seconds * 1e6;
+    return (int)err;
 #else
-    (void)dtype_text, (void)fp8, (void)n_out, (void)n_in, (void)rows, (void)copies, (void)rounds;
-    return -1.0;
+    (void)dtype, (void)fp8, (void)n_out, (void)n_in, (void)rows, (void)ways, (void)n, (void)rounds, (void)us;
+    return -1;
 #endif
 }
