@@ -214,6 +214,70 @@ def bench_library():
     return lib
 
 
+def make_asks(random, rows, vocab, kind):
+    """An ask for each row, of one kind of request, and the words they name."""
+    asks, words = [], []
+
+    def put(values):
+        words.extend(int(v) for v in values)
+        return len(words) - len(values)
+
+    for row in range(rows):
+        ask = dict(seed=int(random.integers(1 << 62)), index=int(random.integers(1 << 20)), choice=row % 3, row=row,
+                   temperature=0.0 if kind == "greedy" else float(random.uniform(0.3, 1.5)), top_p=1.0, min_p=0.0,
+                   repetition=1.0, presence=0.0, frequency=0.0, mask_at=0xffffffff)
+        if kind in ("top-k", "all"):
+            ask["top_k"] = int(random.choice([1, 20, 50, 400, 1024, 5000]))
+        if kind in ("top-p", "all"):
+            ask["top_p"] = float(np.float32(random.uniform(0.1, 0.99)))
+        if kind in ("min-p", "all"):
+            ask["min_p"] = float(np.float32(random.choice([0.3, 0.05, 1e-3])))
+        if kind in ("changed", "all", "greedy"):
+            bits = random.random((vocab + 31) // 32 * 32) < 0.4
+            ask["mask_at"] = put(np.packbits(bits, bitorder="little").view(np.uint32))
+            ask["banned_at"], ask["n_banned"] = put([3, vocab - 1, vocab + 5]), 3
+            bias = np.array([7, 0, 9, 0, 7, 0], np.uint32)
+            bias[1::2] = np.array([3.0, -100.0, 0.5], np.float32).view(np.uint32)
+            ask["bias_at"], ask["n_bias"] = put(bias), 3
+            ids = random.choice(vocab, 300, replace=False)
+            ask["history_at"] = put(np.stack([ids, random.integers(0, 4, 300)], 1).ravel())
+            ask.update(n_history=300, repetition=1.3, presence=0.7, frequency=0.2)
+        if row % 2 == 0:
+            ask.update(want_logprob=1, n_top=row % 21)
+        asks.append(ops.SampleAsk(**ask))
+    return asks, words
+
+
+def check_sample(seed):
+    """Tokens and log-probabilities against sample/ on the same logits: peaked rows, flat rows (whose cuts fall far
+    down), ties, rows with NaN, a row of nothing. The twin draws with other seeds."""
+    random = np.random.default_rng(seed)
+    vocab, rows = 128256, 64
+    logits = (random.standard_normal((rows, vocab)) * random.choice([0.3, 2.0, 6.0], (rows, 1))).astype(np.float32)
+    logits[1::8] = np.round(logits[1::8])
+    logits[2, 5:5000] = np.nan
+    logits[3] = np.nan
+    for kind in ("greedy", "plain", "top-k", "top-p", "min-p", "changed", "all"):
+        asks, words = make_asks(random, rows, vocab, kind)
+        want, want_lp, want_top = ops.sample("here", logits, asks, words)
+        got, got_lp, got_top = ops.sample("cuda", logits, asks, words)
+        for ask in asks:
+            ask.seed ^= 12345
+        other = ops.sample("cuda", logits, asks, words)[0]
+        differ = sum(a != b for a, b in zip(got, want))
+        far = max((abs(a - b) for a, b, k in zip(got_lp, want_lp, asks) if k.want_logprob and np.isfinite(b)),
+                  default=0.0)
+        tops = sum([i for i, _ in a] != [i for i, _ in b] for a, b in zip(got_top, want_top))
+        far = max([far] + [abs(x - y) for a, b in zip(got_top, want_top) for (_, x), (_, y) in zip(a, b)
+                           if np.isfinite(y)])
+        twin = sum(a != b for a, b in zip(other, want))
+        ok = differ == 0 and tops == 0 and far < 1e-5 and (kind == "greedy" or twin > rows // 4)
+        if not ok:
+            failures.append(f"sampling, {kind}")
+        print(f"sampling, {kind:9} {rows} rows: {differ} tokens differ, {tops} lists, log-probabilities by {far:.1e}; "
+              f"twin {twin}  {'ok' if ok else 'MISMATCH'}", flush=True)
+
+
 def check_verify(_seed):
     """Several rows of a sequence in one recorded step, against the same rows one by one; the twin is the row before."""
     lib = bench_library()
@@ -294,7 +358,7 @@ def check_resident(seed):
 
 
 CHECKS = {"products": check_products, "slim": check_slim, "feed": check_feed_forward, "attention": check_attention,
-          "architectures": check_architectures, "models": check_models, "verify": check_verify,
+          "architectures": check_architectures, "models": check_models, "sample": check_sample, "verify": check_verify,
           "resident": check_resident}
 
 

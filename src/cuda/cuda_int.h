@@ -15,6 +15,7 @@
 #define LT_BYTES    ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
 #define WRITE_BYTES ((size_t)4 << 20)  /* of the ring that small writes to the device go through */
 #define READ_BYTES  ((size_t)1 << 20)  /* of the room that small reads come back to */
+#define FETCH_EACH  256                /* bytes for each output row that are read later */
 #define UNPACK_ROWS 4096               /* rows of a quantised matrix that are made f16 at a time for a large product */
 #define PARTS_MAX   4096               /* (row, part of the context) pairs of one step; more make the parts longer */
 #define SPLIT       256                /* positions of a part when the cuts of a context may not depend on the batch */
@@ -89,7 +90,7 @@ struct dev {
     size_t pinned_used;    /* of the half that is written now */
     uint32_t pinned_side;
     cudaEvent_t pinned_half[2]; /* copies from each half of the ring are done */
-    uint32_t rows_max;
+    uint32_t rows_max, out_max;
     uint32_t capability, n_sms;
     bool fp8, deterministic;
     int failed;        /* the first cudaError_t or 1000 + cublasStatus_t; 0 = none */
@@ -107,6 +108,13 @@ struct dev {
     size_t acts_f8_bytes;
     uint32_t *groups; /* experts.cu: rows sorted by expert */
     size_t groups_bytes;
+    void *asks, *asks_host; /* sample.cu: what is asked, its lists, and logits as they were changed */
+    uint32_t *words;
+    float *adjusted;
+    size_t asks_bytes, words_bytes, adjusted_bytes;
+    unsigned char *fetched; /* host memory that copies end in: two sides of fetch_bytes */
+    size_t fetch_bytes;
+    cudaEvent_t fetch_done[2];
 
     struct plan *plan;
     float *parts;      /* [PARTS_MAX][heads][D], then [PARTS_MAX][heads][2] */
@@ -136,6 +144,9 @@ void cuda_note(struct dev *d, int status, const char *where);
 /* Room that is made once, at the size first asked for or grown; never inside a step but its first. NULL on failure,
  * which is noted. */
 void *cuda_room(struct dev *d, void **p, size_t *have, size_t want);
+
+/* Bytes to the device in stream order; the caller has them back at once. */
+void cuda_write(struct dev *d, void *to, const void *from, size_t bytes);
 
 /* weights.cu */
 enum err cuda_weight_bind(
@@ -205,6 +216,8 @@ void cuda_route(struct dev *d, const struct batch *b, const struct route_args *a
 void cuda_experts(struct dev *d, const struct batch *b, const struct experts_args *a);
 void cuda_logits(struct dev *d, const struct logits_args *a);
 void cuda_argmax(struct dev *d, const struct argmax_args *a);
+void cuda_sample(struct dev *d, const struct sample_args *a);
+void cuda_tokens_take(struct dev *d, int32_t *token, uint32_t n_rows, const uint32_t *from, uint32_t n);
 void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a);
 
 #endif
