@@ -289,6 +289,7 @@ static enum err bench_open(struct bench *b, struct error *e)
     else
         TRY(model_runner_open(b->decoder, &l, 0, &t->inner, e));
     t->ops = (struct runner_ops){.name = "teller",
+        .depth = t->inner->ops->depth,
         .forward = teller_forward,
         .sample = teller_sample,
         .wait = teller_wait,

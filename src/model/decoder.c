@@ -175,6 +175,12 @@ static enum err make_buffers(struct decoder *d, struct error *e)
     TRY(decoder_alloc(d, rows * scratch, sizeof(float), (void **)&d->scratch, e));
     TRY(decoder_alloc(d, (uint64_t)o->out_max * c->vocab, sizeof(float), (void **)&d->logits, e));
     TRY(decoder_alloc(d, o->out_max, sizeof(uint32_t), (void **)&d->best, e));
+    if (decoder_is_ahead(d)) {
+        TRY(decoder_alloc(d, o->out_max, DECODER_ANSWER_BYTES, &d->answers, e));
+        d->answers_host = mem_array(o->out_max, DECODER_ANSWER_BYTES);
+        if (d->answers_host == NULL)
+            return FAIL(e, ERR_NOMEM, "no memory for the answers of a step");
+    }
     TRY(decoder_alloc(d, rows * top_k, sizeof(uint32_t), (void **)&d->route_expert, e));
     TRY(decoder_alloc(d, rows * top_k, sizeof(float), (void **)&d->route_weight, e));
     collect_forms(d);
@@ -308,6 +314,7 @@ void decoder_close(struct decoder *d)
     }
     mem_free(d->owned);
     mem_free(d->batch_host);
+    mem_free(d->answers_host);
     mem_free(d->final_gain);
     mem_free(d->layers);
     mem_free(d);

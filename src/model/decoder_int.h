@@ -40,11 +40,13 @@ struct decoder {
     const uint32_t *tables[1], *slots[1]; /* one kv group */
     uint32_t table_max;
     uint32_t n_rows, n_out; /* of the step, without padding */
-    float *x;       /* [rows][H]: the residual stream */
-    float *q;       /* [rows][Q*D] */
-    float *scratch; /* the widest any op asks for */
-    float *logits;  /* [out_max][V] */
-    uint32_t *best; /* [out_max] */
+    float *x;               /* [rows][H]: the residual stream */
+    float *q;               /* [rows][Q*D] */
+    float *scratch;         /* the widest any op asks for */
+    float *logits;          /* [out_max][V] */
+    uint32_t *best;         /* [out_max] */
+    void *answers;          /* what was chosen, on a device that chooses: sample_got, then sample_top, of each row */
+    void *answers_host;
     uint32_t *route_expert;
     float *route_weight;
     struct acts *normed;                                 /* [rows][H] */
@@ -61,6 +63,8 @@ struct decoder {
 
 /* rope.c: [context][dims/2][cos, sin]. local = the plain frequencies of sliding-window layers. */
 void rope_fill(const struct model_rope *r, bool local, uint32_t context, float *table);
+
+#define DECODER_ANSWER_BYTES (sizeof(struct sample_got) + SAMPLE_TOP_MAX * sizeof(struct sample_top))
 
 /* batch.c. The bucket that a step runs as; fills: it may be filled up to a larger one. Then its arrays are written, as
  * that bucket's, and d->batch names them. */

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "cpu/cpu.h"
+#include "engine/testing_device.h"
 #include "engine/testing_engine.h"
 #include "model/model.h"
 
@@ -224,7 +225,7 @@ static void house_open(struct house *h, const struct stage *st, const struct sto
         .seq_blocks_max = STORM_CONTEXT / o.sched.block_tokens,
         .prefix_cache = o.sched.prefix_cache};
     const struct runner_limits l = engine_runner_limits(&o.sched, &o.kv);
-    const struct decoder_options d = {.ops = cpu_ops(),
+    const struct decoder_options d = {.ops = storm->device ? device_ops() : cpu_ops(),
         .threads = storm->threads,
         .rows_max = l.rows_max,
         .out_max = l.out_max,
@@ -266,7 +267,7 @@ static void expect_weather(const struct house *h, uint32_t n)
         assert_true(ks.exact + ks.prefix > some && ks.tokens_found > some);
     if (s->n_blocks != 0 && s->n_blocks < 30 && s->sched.prefix_cache)
         assert_true(ks.evicted > some);
-    if (s->late && n >= 100 && s->spec == SPEC_NONE)
+    if ((s->late || s->device) && n >= 100 && s->spec == SPEC_NONE)
         assert_true(ss.surplus_rows > 0);
     if (h->en->o.sched.spec_always)
         assert_true(ss.spec.accepted > some && ss.spec.tokens > ss.spec.accepted);
@@ -467,6 +468,11 @@ static void run_list(struct stage *st)
         with((struct storm){.name = "threaded, late, swap", .threaded = true, .late = true, .noise = true}, swapping),
         with((struct storm){.name = "threaded, recompute", .threaded = true, .noise = true, .n_blocks = 30},
             recomputing),
+        with((struct storm){.name = "device, hot", .device = true, .hot = true}, continuous),
+        with((struct storm){.name = "device, swap, evicting, noise", .device = true, .noise = true, .n_blocks = 24},
+            swapping),
+        with((struct storm){.name = "device, recompute, threaded", .device = true, .threaded = true, .n_blocks = 30},
+            recomputing),
     };
     for (uint32_t i = 0; i < COUNT_OF(storms); i++)
         if (st->m->only == 0 || (st->m->only >> i & 1) != 0)
@@ -484,6 +490,10 @@ static void run_guesses(struct stage *st)
         with((struct storm){.name = "draft, hot, threaded", .spec = SPEC_DRAFT, .hot = true, .threaded = true},
             prefill_first),
         with((struct storm){.name = "draft, reserve, target", .spec = SPEC_DRAFT, .n_blocks = 30}, reserving),
+        with((struct storm){.name = "ngram, device, swap", .spec = SPEC_NGRAM, .device = true, .n_blocks = 24},
+            swapping),
+        with((struct storm){.name = "draft, device, noise", .spec = SPEC_DRAFT, .device = true, .noise = true},
+            continuous),
     };
     for (uint32_t i = 0; i < COUNT_OF(storms); i++)
         if (st->m->only == 0 || (st->m->only >> (16 + i) & 1) != 0)

@@ -43,7 +43,8 @@ struct storm {
     uint32_t n_blocks;          /* 0 = plenty */
     uint32_t threads;
     bool late, hot, threaded;
-    bool noise; /* others come and are cancelled */
+    bool device; /* testing_device.h: chooses by itself, and the loop is a step ahead */
+    bool noise;  /* others come and are cancelled */
     enum spec_method spec;
 };
 
