@@ -831,8 +831,9 @@ static const struct option_row rows[] = {
         .field = FIELD(fault),
         .value = "KIND:N",
         .cli_only = true, /* armed before a config file is read, so that reading one can be made to fail */
-        .help = "Make the Nth allocation (alloc:N) or system call (sys:N) fail; N+ makes all later ones fail too. "
-                "For testing that failures are answered."},
+        .help =
+            "Make the Nth allocation (alloc:N), system call (sys:N) or wait for the device (device:N) fail; N+ makes "
+            "all later ones fail too. For testing that failures are answered."},
 };
 _Static_assert(COUNT_OF(rows) <= OPTION_ROWS_MAX, "origins of all rows fit");
 

@@ -1,6 +1,7 @@
 /* The device: memory, activations, recording, and the table of ops. Host code; the ops have a file each, weights are in
  * weights.cu, matrix products in products.cu. */
 extern "C" {
+#include "base/fault.h"
 #include "base/mem.h"
 }
 #include "cuda/cuda_int.h"
@@ -63,6 +64,8 @@ static enum err failure(const struct dev *d, struct error *e)
 static enum err dev_wait(struct dev *d, struct error *e)
 {
     CUDA_DO(d, cudaStreamSynchronize(d->stream));
+    if (fault_hit(FAULT_DEVICE))
+        cuda_note(d, (int)cudaErrorUnknown, "a test");
     return failure(d, e);
 }
 
@@ -197,6 +200,8 @@ static void fetch(struct dev *d, uint32_t side, const void *from, size_t bytes)
 static enum err fetched(struct dev *d, uint32_t side, void *to, size_t bytes, struct error *e)
 {
     CUDA_DO(d, cudaEventSynchronize(d->fetch_done[side]));
+    if (fault_hit(FAULT_DEVICE))
+        cuda_note(d, (int)cudaErrorUnknown, "a test");
     memcpy(to, d->fetched + side * d->fetch_bytes, bytes);
     return failure(d, e);
 }

@@ -227,7 +227,7 @@ static enum err sample_rows(struct model_runner *m, struct error *e)
 {
     if (m->n_jobs > 0 && decoder_lend_logits(m->d, 0) != NULL) {
         decoder_host_run(m->d, m->n_jobs, run_job, m);
-        return OK;
+        return decoder_wait(m->d, e);
     }
     for (uint32_t i = 0; i < m->n_jobs; i++) { /* the device is still at work */
         struct row_job *j = &m->jobs[i];

@@ -298,6 +298,11 @@ const float *decoder_lend_logits(const struct decoder *d, uint32_t i)
     return d->ops->host_run != NULL ? d->logits + (size_t)i * d->cfg.vocab : NULL;
 }
 
+enum err decoder_wait(struct decoder *d, struct error *e)
+{
+    return d->ops->dev_wait(d->dev, e);
+}
+
 uint32_t decoder_host_workers(const struct decoder *d)
 {
     return d->ops->host_run != NULL ? d->ops->host_workers(d->dev) : 1;

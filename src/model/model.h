@@ -113,6 +113,7 @@ enum err decoder_read_hidden(struct decoder *d, uint32_t first, uint32_t n, floa
 /* Where the device's memory is the host's: row i itself, until the next step; elsewhere NULL. And its threads, for
  * choosing tokens from many rows (ops->host_run); elsewhere one worker, the caller. */
 const float *decoder_lend_logits(const struct decoder *d, uint32_t i);
+enum err decoder_wait(struct decoder *d, struct error *e) MUST_CHECK; /* all is done, or the device has failed */
 uint32_t decoder_host_workers(const struct decoder *d);
 void decoder_host_run(struct decoder *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx);
 
