@@ -308,6 +308,49 @@ def check_verify(_seed):
         verdict(f"rows verified together, {dtype}, {kv} cache", worst, 3e-2, twin)
 
 
+def check_deterministic(_seed):
+    """With --deterministic a row's logits are the same bits alone, among guesses, in a prompt and in company. The twin
+    is the same without the option, where some of them differ."""
+    lib = bench_library()
+    for dtype, fp8, kv in (("BF16", 0, "BF16"), ("BF16", 1, "BF16"), ("Q4_K", 0, "F16")):
+        wrong = {}
+        for det in (1, 0):
+            text = ctypes.create_string_buffer(1024)
+            handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), fp8, det, 256, 64, 4096, 100000,
+                                          text, len(text))
+            if not handle:
+                failures.append(f"deterministic {dtype}: {text.value.decode()}")
+                break
+
+            def rows(n, at):
+                out = np.full((n, 128256), np.nan, dtype=np.float32)
+                if lib.quern_bench_rows(handle, n, at, out.ctypes.data) != 0:
+                    raise RuntimeError("the step failed")
+                return out
+
+            def first_of(n_seqs, at):
+                out = np.full((n_seqs, 128256), np.nan, dtype=np.float32)
+                if lib.quern_bench_logits(handle, n_seqs, at, 0, out.ctypes.data) != 0:
+                    raise RuntimeError("the step failed")
+                return out[0]
+
+            wrong[det] = 0
+            for at in (63, 300, 1030):
+                whole = rows(60, at)  # as a prompt; then the same rows in pieces, which write the same keys again
+                for n in (1, 6, 16, 33):
+                    wrong[det] += not np.array_equal(rows(n, at - 60 + n), whole[:n])
+                wrong[det] += not np.array_equal(rows(60, at), whole)
+                alone = first_of(1, at)
+                for n in (2, 9, 40, 64):
+                    wrong[det] += not np.array_equal(first_of(n, at), alone)
+            lib.quern_bench_close(handle)
+        ok = wrong.get(1) == 0 and wrong.get(0, 0) > 0
+        if not ok:
+            failures.append(f"deterministic {dtype}")
+        print(f"deterministic {dtype}{' as F8' if fp8 else ''}, {kv} cache: {wrong.get(1)} of 27 differ, without it "
+              f"{wrong.get(0)}  {'ok' if ok else 'MISMATCH'}", flush=True)
+
+
 def check_resident(seed):
     """Ops recorded as steps of one or two rows, so as one kernel; then whole steps against the same op by op, in real
     shapes, where the twin is another position's."""
@@ -359,7 +402,7 @@ def check_resident(seed):
 
 CHECKS = {"products": check_products, "slim": check_slim, "feed": check_feed_forward, "attention": check_attention,
           "architectures": check_architectures, "models": check_models, "sample": check_sample, "verify": check_verify,
-          "resident": check_resident}
+          "deterministic": check_deterministic, "resident": check_resident}
 
 
 def main():

@@ -192,6 +192,7 @@ static enum err open_decoder(struct load *l, const struct options *o, const stru
         .kv_dtype = l->fit.kv_dtype,
         .block_tokens = FIT_BLOCK_TOKENS,
         .n_blocks = (l->fit.context + FIT_BLOCK_TOKENS - 1) / FIT_BLOCK_TOKENS,
+        .deterministic = o->deterministic,
         .progress = note_progress_step,
         .progress_ctx = &progress};
     struct error first = {0};

@@ -101,6 +101,13 @@ static const struct option_row rows[] = {
         .fallback = "auto",
         .verbs = "bench plan run score serve",
         .help = "Where to compute; 'auto' takes a CUDA device that can run the model, else the CPU."},
+    {.name = "deterministic",
+        .type = OPTION_BOOL,
+        .group = GROUP_MACHINE,
+        .field = FIELD(deterministic),
+        .verbs = "bench run score serve",
+        .help = "On a GPU too: the same request gives the same bytes, whatever else is computed with it. Costs speed, "
+                "most of all for prompts. On the CPU that is always so."},
     {.name = "threads",
         .letter = 't',
         .type = OPTION_U64,

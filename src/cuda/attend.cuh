@@ -74,13 +74,43 @@ template <int N> __device__ __forceinline__ void scale_scores(const struct atten
     const float factor = j.scale * LOG2E;
 #pragma unroll
     for (int i = 0; i < N; i++)
-        s[i] *= factor;
+        s[i] = __fmul_rn(s[i], factor); /* never fused: the kernels that share this must round alike */
 }
 
 /* Rows of a sequence in a tile of so many (row, head) pairs. */
 __host__ __device__ inline uint32_t attend_rows(uint32_t pairs, uint32_t per_kv)
 {
     return pairs / per_kv;
+}
+
+/* Parts of a context joined one after the other, for four neighbours of one (row, head): a part that a row does not see
+ * changes no bit. */
+struct joined {
+    float most, sum;
+    float4 y;
+};
+
+__device__ __forceinline__ struct joined joined_nothing()
+{
+    const struct joined j = {-INFINITY, 0.0f, make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
+    return j;
+}
+
+__device__ __forceinline__ void joined_add(struct joined &j, float most, float sum, float4 x)
+{
+    if (most == -INFINITY)
+        return;
+    const float top = fmaxf(j.most, most), a = exp2_fast(j.most - top), b = exp2_fast(most - top);
+    j.most = top;
+    j.sum = __fmaf_rn(j.sum, a, sum * b);
+    j.y = make_float4(__fmaf_rn(j.y.x, a, x.x * b), __fmaf_rn(j.y.y, a, x.y * b), __fmaf_rn(j.y.z, a, x.z * b),
+        __fmaf_rn(j.y.w, a, x.w * b));
+}
+
+__device__ __forceinline__ float4 joined_result(const struct joined &j)
+{
+    const float inv = 1.0f / j.sum;
+    return make_float4(j.y.x * inv, j.y.y * inv, j.y.z * inv, j.y.w * inv);
 }
 
 /* Join the parts of a sequence for one kv head, ascending. n_all: rows * query heads of it. */
@@ -92,23 +122,14 @@ __device__ inline void attend_join(
         const uint32_t r = i / (D / 4), at = i % (D / 4) * 4, head = kv_head * j.per_kv + r % j.per_kv;
         const size_t first = (size_t)(item.slot + r / j.per_kv) * j.n_heads + head;
         const size_t step = (size_t)item.s.n_rows * j.n_heads;
-        float most = -INFINITY;
-        for (uint32_t p = first_part; p < item.n_parts; p++)
-            most = fmaxf(most, __ldcg(j.part_sums + 2 * (first + p * step)));
-        float sum = 0.0f;
-        float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        struct joined y = joined_nothing();
 #pragma unroll 4
         for (uint32_t p = first_part; p < item.n_parts; p++) {
             const size_t slot = first + p * step;
             const float2 stat = __ldcg((const float2 *)(j.part_sums + 2 * slot));
-            const float4 x = __ldcg((const float4 *)(j.parts + slot * D + at));
-            const float f = stat.x == -INFINITY ? 0.0f : exp2_fast(stat.x - most);
-            sum += stat.y * f;
-            y = make_float4(y.x + x.x * f, y.y + x.y * f, y.z + x.z * f, y.w + x.w * f);
+            joined_add(y, stat.x, stat.y, __ldcg((const float4 *)(j.parts + slot * D + at)));
         }
-        const float inv = 1.0f / sum;
-        y = make_float4(y.x * inv, y.y * inv, y.z * inv, y.w * inv);
-        act_put4(j.out, ((size_t)(item.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at, y);
+        act_put4(j.out, ((size_t)(item.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at, joined_result(y));
     }
 }
 
@@ -135,6 +156,8 @@ void attend_plan(
     struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, uint32_t blocks, uint32_t shortest);
 uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv);
 void attend_decode(struct dev *d, const struct batch *b, const struct attend_job *j);
+/* Tiles of PACK pairs, part after part: the same bits as attend_decode gives, for any number of rows. */
+void attend_whole(struct dev *d, const struct batch *b, const struct attend_job *j);
 void attend_prefill(struct dev *d, const struct batch *b, const struct attend_job *j);
 void attend_simple(struct dev *d, const struct batch *b, const struct attend_job *j);
 

@@ -80,7 +80,8 @@ __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs
     const uint32_t most = fixed ? PARTS_MAX : min(ROUNDS * least, PARTS_MAX);
     while (!fixed && split > shortest && parts_at(seqs, n_seqs, per_kv, split) < least)
         split /= 2;
-    while (parts_at(seqs, n_seqs, per_kv, split) > most && split < 1u << 30)
+    const bool whole = fixed && parts_at(seqs, n_seqs, per_kv, split) > most; /* everybody as tiles: the same bits */
+    while (!fixed && parts_at(seqs, n_seqs, per_kv, split) > most && split < 1u << 30)
         split *= 2;
     uint32_t items = 0, slots = 0, tiles = 0;
     for (uint32_t base = 0; base < n_seqs; base += THREADS) {
@@ -88,7 +89,7 @@ __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs
         struct batch_seq s = {};
         if (i < n_seqs)
             s = seqs[i];
-        const bool decode = s.n_rows > 0 && is_decode(s, per_kv), prefill = s.n_rows > 0 && !decode;
+        const bool decode = s.n_rows > 0 && !whole && is_decode(s, per_kv), prefill = s.n_rows > 0 && !decode;
         uint32_t places = 0;
         const uint32_t parts = decode ? parts_of(s, per_kv, split, places) : 0;
         const uint32_t my_tiles = prefill ? (s.n_rows + rows_per_tile - 1) / rows_per_tile : 0;

@@ -195,6 +195,8 @@ void cuda_product(struct dev *d, const struct product *p);
 /* Whether a product of so many rows with this matrix is better made by cuda_skinny, and by which of its kernels. */
 bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows);
 bool cuda_is_slim(const struct dev *d, enum format format, uint32_t n_rows);
+/* plain.cu: the same for floats in any width, each output in an order of its own. */
+void cuda_product_plain(struct dev *d, const struct product *p);
 /* Whether large products with this matrix may write bf16. */
 bool cuda_gives_bf16(const struct matrix *m);
 /* For measure.cu: an n x n x n product in bf16, or in e4m3 with scales [2][n], into bf16. */

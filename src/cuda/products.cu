@@ -33,7 +33,8 @@ extern "C" void cuda_prefer(enum cuda_way way)
 
 bool cuda_is_slim(const struct dev *d, enum format format, uint32_t n_rows)
 {
-    (void)d;
+    if (d->deterministic)
+        return true; /* its sums are the matrix's alone, for any number of rows */
     switch (preferred) {
     case CUDA_WAY_SKINNY: return n_rows > SKINNY_MOST;
     case CUDA_WAY_SLIM: return true;
@@ -43,8 +44,9 @@ bool cuda_is_slim(const struct dev *d, enum format format, uint32_t n_rows)
 
 bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows)
 {
-    (void)d;
-    const uint32_t most = preferred == CUDA_WAY_LIBRARY ? 0 : few_rows_of(m->format).slim;
+    const uint32_t most = d->deterministic                ? UINT32_MAX
+                          : preferred == CUDA_WAY_LIBRARY ? 0
+                                                          : few_rows_of(m->format).slim;
     return skinny_has(m->format) && n_rows <= most && m->n_in % 8 == 0;
 }
 
@@ -285,8 +287,10 @@ void cuda_product(struct dev *d, const struct product *p)
         product_skinny(d, p);
         return;
     }
-    if (p->m->format == FORMAT_F32 || p->m->format == FORMAT_F16 || p->m->format == FORMAT_BF16 ||
-        p->m->format == FORMAT_F8)
+    if (d->deterministic)
+        cuda_product_plain(d, p);
+    else if (p->m->format == FORMAT_F32 || p->m->format == FORMAT_F16 || p->m->format == FORMAT_BF16 ||
+             p->m->format == FORMAT_F8)
         product_library(d, p);
     else
         product_unpacked(d, p);

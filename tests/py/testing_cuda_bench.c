@@ -167,7 +167,7 @@ EXPORT struct cuda_bench *quern_bench_open(const char *shape, const char *dtype,
 #endif
     b->o.rows_max = rows_max;
     b->o.seqs_max = seqs_max;
-    b->o.out_max = MAX(seqs_max, GRAPH_VERIFY_ROWS);
+    b->o.out_max = MAX(seqs_max, GRAPH_VERIFY_ROWS); /* guesses are verified too */
     b->o.context_max = context;
     b->o.block_tokens = BLOCK_TOKENS;
     b->o.n_blocks = (uint32_t)(tokens / BLOCK_TOKENS) | 1u; /* odd: 7919 steps reach every block */
