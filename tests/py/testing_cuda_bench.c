@@ -81,8 +81,10 @@ static enum err fill_cache(struct cuda_bench *b)
     const size_t step = (size_t)4096 / info->block_elems * info->block_bytes;
     for (size_t at = 0; err == OK && at < kv->block_bytes; at += step)
         info->quant(values, block + at, MIN(step, kv->block_bytes - at) / info->block_bytes * info->block_elems);
-    for (uint32_t i = 0; err == OK && i < kv->n_blocks; i++)
-        decoder_write_block(b->decoder, i, block);
+    if (err == OK)
+        decoder_write_block(b->decoder, 0, block);
+    for (uint32_t i = 1; err == OK && i < kv->n_blocks; i++) /* on the device: there may be a hundred gigabytes */
+        decoder_copy_blocks(b->decoder, &(uint32_t){0}, &i, 1);
     mem_free(block);
     mem_free(values);
     return err;
@@ -146,6 +148,46 @@ static enum err step_of(
         .want_best = true};
     TRY(decoder_step(b->decoder, &now, &b->e));
     return wait ? decoder_read_best(b->decoder, b->best, &b->e) : OK;
+}
+
+/* One step of a server at full load, whose requests have n_in tokens and want n_out: n of them decode, at all places of
+ * their answers, and as many rows of prompts are computed as make up for those that end. */
+static enum err step_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint32_t n_out, uint32_t turn)
+{
+    uint32_t *token = b->rows, *pos = token + b->o.rows_max, *seq = pos + b->o.rows_max;
+    uint32_t *slot = seq + b->o.rows_max, *out_row = slot + b->o.rows_max, row = 0, n_seqs = 0;
+    const uint32_t each = (n_in + n_out + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    uint64_t prompts = (uint64_t)n * n_in / n_out;
+    while (n_seqs < n || prompts > 0) {
+        const bool decodes = n_seqs < n;
+        const uint32_t rows = decodes ? 1 : (uint32_t)MIN(prompts, (uint64_t)n_in);
+        const uint32_t first = decodes ? n_in + (n_seqs * 37 + turn) % n_out : (n_in - rows) / 2, at = n_seqs * each;
+        if (n_seqs == b->o.seqs_max || row + rows > b->o.rows_max || at + each > b->o.n_blocks)
+            return FAIL(&b->e, ERR_LIMIT, "a step of %u sequences is over the bench's size", n_seqs + 1);
+        b->seqs[n_seqs] = (struct batch_seq){.first_row = row, .n_rows = rows, .n_kv = first + rows, .table_at = at};
+        for (uint32_t i = 0; i < rows; i++, row++) {
+            pos[row] = first + i;
+            seq[row] = n_seqs;
+            slot[row] = b->table[at + pos[row] / BLOCK_TOKENS] * BLOCK_TOKENS + pos[row] % BLOCK_TOKENS;
+            token[row] = (row * 31 + turn) * 2654435761u % decoder_vocab(b->decoder);
+        }
+        out_row[n_seqs++] = row - 1;
+        prompts -= decodes ? 0 : rows;
+    }
+    const struct step now = {.n_rows = row,
+        .n_seqs = n_seqs,
+        .n_out = n_seqs,
+        .n_table = b->o.n_blocks,
+        .token = (const int32_t *)token,
+        .pos = pos,
+        .seq = seq,
+        .seqs = b->seqs,
+        .table = b->table,
+        .kv_slot = slot,
+        .out_row = out_row,
+        .want_best = true};
+    TRY(decoder_step(b->decoder, &now, &b->e));
+    return decoder_read_best(b->decoder, b->best, &b->e);
 }
 
 static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool wait)
@@ -275,6 +317,82 @@ EXPORT double quern_bench_step(
 EXPORT double quern_bench_verify(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t steps)
 {
     return time_steps(b, n_seqs, n, at, 0, true, steps, 5);
+}
+
+/* Output tokens a second of a server at full load, see step_mixed. Negative on failure. */
+EXPORT double quern_bench_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint32_t n_out, uint32_t steps)
+{
+    uint64_t start = 0;
+    for (uint32_t i = 0; i < 3 + steps; i++) {
+        if (i == 3)
+            start = clock_now(&b->clock);
+        if (step_mixed(b, n, n_in, n_out, i) != OK) {
+            fprintf(stderr, "%s\n", b->e.text);
+            return -1.0;
+        }
+    }
+    return (double)n * steps / ((double)(clock_now(&b->clock) - start) / 1e9);
+}
+
+/* Seconds from nothing to the first token of a model in a folder: opened, bound, a prompt of 16 tokens computed. */
+EXPORT double quern_bench_start(const char *path)
+{
+    struct clock clock;
+    struct error e = {0};
+    struct model_source *source = NULL;
+    struct decoder *d = NULL;
+    struct model_config *cfg = mem_zalloc(sizeof *cfg);
+    uint32_t pos[16], seq[16] = {0}, out_row[1] = {15}, table[2] = {0, 1}, best[1];
+    int32_t token[16];
+    const char *why = "built without CUDA";
+    struct decoder_options o = {.rows_max = 2048,
+        .out_max = 256,
+        .seqs_max = 256,
+        .context_max = 4096,
+        .kv_dtype = DTYPE_BF16,
+        .block_tokens = BLOCK_TOKENS,
+        .n_blocks = 20000};
+    clock_init(&clock);
+    const uint64_t start = clock_now(&clock);
+#ifdef QUERN_CUDA
+    o.ops = cuda_ops(&why);
+#endif
+    enum err err = o.ops == NULL || cfg == NULL ? FAIL(&e, ERR_UNSUPPORTED, "%s", why) : OK;
+    if (err == OK)
+        err = model_source_open(path, &source, &e);
+    if (err == OK)
+        err = model_config_read(source, cfg, &e);
+    const struct weight_source src = decoder_file_source(source);
+    if (err == OK)
+        err = decoder_open(&src, cfg, &o, &d, &e);
+    for (uint32_t i = 0; i < COUNT_OF(pos); i++) {
+        pos[i] = i;
+        token[i] = (int32_t)i;
+    }
+    const struct batch_seq one = {.n_rows = 16, .n_kv = 16};
+    const struct step s = {.n_rows = 16,
+        .n_seqs = 1,
+        .n_out = 1,
+        .n_table = 2,
+        .token = token,
+        .pos = pos,
+        .seq = seq,
+        .seqs = &one,
+        .table = table,
+        .kv_slot = pos,
+        .out_row = out_row,
+        .want_best = true};
+    if (err == OK)
+        err = decoder_step(d, &s, &e);
+    if (err == OK)
+        err = decoder_read_best(d, best, &e);
+    const double seconds = (double)(clock_now(&clock) - start) / 1e9;
+    if (err != OK)
+        fprintf(stderr, "%s\n", e.text);
+    decoder_close(d);
+    model_source_close(source);
+    mem_free(cfg);
+    return err == OK ? seconds : -1.0;
 }
 
 /* The card's limits: bytes read a second, operations a second in bf16 and in e4m3. */
