@@ -218,6 +218,7 @@ void cuda_route(struct dev *d, const struct batch *b, const struct route_args *a
 void cuda_experts(struct dev *d, const struct batch *b, const struct experts_args *a);
 void cuda_logits(struct dev *d, const struct logits_args *a);
 void cuda_argmax(struct dev *d, const struct argmax_args *a);
+bool cuda_sample_open(struct dev *d); /* host memory for what is asked; dev_close frees it */
 void cuda_sample(struct dev *d, const struct sample_args *a);
 void cuda_tokens_take(struct dev *d, int32_t *token, uint32_t n_rows, const uint32_t *from, uint32_t n);
 void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a);

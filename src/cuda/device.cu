@@ -98,6 +98,8 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
         CUDA_DO(d, cudaEventCreateWithFlags(&d->fetch_done[i], cudaEventDisableTiming));
     }
     enum err err = dev_wait(d, e);
+    if (err == OK && !cuda_sample_open(d))
+        err = FAIL(e, ERR_NOMEM, "no memory for the CUDA device");
     if (err == OK && d->fp8 && d->capability < 90)
         err = FAIL(e, ERR_UNSUPPORTED, "F8 weights need compute capability 9.0; this card has %u.%u",
             d->capability / 10, d->capability % 10);

@@ -348,15 +348,15 @@ __global__ static void __launch_bounds__(THREADS)
 /* ---- launching -----------------------------------------------------------------------------------------------------
  */
 
+bool cuda_sample_open(struct dev *d)
+{
+    d->asks_host = mem_zalloc((size_t)d->out_max * sizeof(struct ask_sent));
+    return d->asks_host != NULL;
+}
+
 void cuda_sample(struct dev *d, const struct sample_args *a)
 {
     const size_t asks = (size_t)d->out_max * sizeof(struct ask_sent), words = a->n_words * sizeof *a->words;
-    if (d->asks_host == NULL)
-        d->asks_host = mem_zalloc(asks);
-    if (d->asks_host == NULL) {
-        cuda_note(d, (int)cudaErrorMemoryAllocation, "the asks of a step");
-        return;
-    }
     if (cuda_room(d, &d->asks, &d->asks_bytes, asks) == NULL ||
         cuda_room(d, (void **)&d->words, &d->words_bytes, words > WRITE_BYTES ? words : WRITE_BYTES) == NULL ||
         cuda_room(d, (void **)&d->adjusted, &d->adjusted_bytes, (size_t)d->out_max * a->n * sizeof(float)) == NULL)
