@@ -138,13 +138,13 @@ template <int THREADS> __device__ inline bool attend_is_last(uint32_t *counter, 
 {
     __shared__ bool last;
     __threadfence();
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    meet<THREADS>();
     if (threadIdx.x == 0) {
         last = atomicAdd(counter, 1) == expected - 1;
         if (last)
             *counter = 0;
     }
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    meet<THREADS>();
     const bool mine = last;
     __threadfence();
     return mine;

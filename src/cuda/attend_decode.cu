@@ -259,7 +259,7 @@ __device__ void decode_part(const struct attend_job &j, const struct part_work &
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ struct attend_job j)
 {
-    extern __shared__ uint4 memory[];
+    SHARED_ROOM(memory);
     __shared__ float stats[WARPS][PACK][2];
     look_ahead(j.ahead, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS);
     launch_wait();
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS) whole_kernel(const __grid_constant__ struct attend_job j)
 {
-    extern __shared__ uint4 memory[];
+    SHARED_ROOM(memory);
     __shared__ float stats[WARPS][PACK][2];
     constexpr int HELD = (PACK * (D / 4) + THREADS - 1) / THREADS;
     launch_wait();

@@ -98,6 +98,18 @@ __device__ __forceinline__ void look_ahead(const struct ahead &a, uint32_t i, ui
 #endif
 }
 
+/* ---- the block ----------------------------------------------------------------------------------------------------
+ */
+
+/* The shared memory that a launch asked for. */
+#define SHARED_ROOM(name) extern __shared__ uint4 name[]
+
+/* The block's first THREADS threads are here. */
+template <int THREADS> __device__ __forceinline__ void meet()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
 /* ---- reductions ----------------------------------------------------------------------------------------------------
  */
 
@@ -117,6 +129,32 @@ template <bool IS_MAX> __device__ inline float block_reduce(float x)
         all = IS_MAX ? fmaxf(all, part[i]) : all + part[i];
     __syncthreads();
     return all;
+}
+
+/* ---- clusters ------------------------------------------------------------------------------------------------------
+ */
+
+/* Everybody of the cluster is here, and sees what was written before. */
+__device__ __forceinline__ void cluster_meet()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+/* What lies at the same place in block `rank` of the cluster. */
+__device__ __forceinline__ float cluster_read(const float *shared, uint32_t rank)
+{
+#if __CUDA_ARCH__ >= 900
+    const uint32_t here = (uint32_t)__cvta_generic_to_shared(shared);
+    uint32_t there;
+    float x;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
+    return x;
+#else
+    return *shared; /* a cluster of one */
+#endif
 }
 
 /* ---- activations ---------------------------------------------------------------------------------------------------
@@ -301,6 +339,14 @@ __device__ __forceinline__ uint4 load_shared(const void *p)
     uint4 v;
     asm volatile("ld.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
+}
+
+/* (a & b) | c in one instruction. */
+__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
 }
 
 __device__ __forceinline__ float exp2_fast(float x)

@@ -34,32 +34,6 @@ template <class F, int NT> struct SlimShape {
     static_assert(KC % ROUND == 0 && KC % 64 == 0 && F::FLIGHT % FLIGHT == 0, "rounds fill chunks");
 };
 
-/* ---- clusters ------------------------------------------------------------------------------------------------------
- */
-
-/* Everybody of the cluster is here, and sees what was written before. */
-__device__ __forceinline__ void cluster_meet()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-/* What lies at the same place in block `rank` of the cluster. */
-__device__ __forceinline__ float cluster_read(const float *shared, uint32_t rank)
-{
-#if __CUDA_ARCH__ >= 900
-    const uint32_t here = (uint32_t)__cvta_generic_to_shared(shared);
-    uint32_t there;
-    float x;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
-    return x;
-#else
-    return *shared; /* a cluster of one */
-#endif
-}
-
 /* ---- the product ---------------------------------------------------------------------------------------------------
  */
 
@@ -202,7 +176,7 @@ __global__ void __launch_bounds__(SLIM_THREADS, 2)
     slim_kernel(const __grid_constant__ struct skinny_job j, uint32_t chains)
 {
     using S = SlimShape<F, NT>;
-    extern __shared__ uint4 memory[];
+    SHARED_ROOM(memory);
     const uint32_t chain = blockIdx.x % chains, group = blockIdx.x / chains, tile = blockIdx.y;
     const uint32_t n_slices = (j.n_in + S::SLICE - 1) / S::SLICE, most = 8 * NT;
     const struct lane_rows w = rows_of_lane(j, tile * SLIM_WARPS + threadIdx.x / 32, threadIdx.x % 32 / 4, 0);
