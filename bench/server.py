@@ -6,12 +6,13 @@ the same cores. A ratio is between the two in one round, and the median of the r
 built from the package llama-cpp-python (bench/server_peer.py); it gets as many slots as serve it best: 16 for the mixed
 load, 8 for the shared prompt.
 
-usage: bench/server [--rounds N] [--threads N] [--requests N] [--only SECTION]... [--no-peer] [--check]
+usage: bench/server [--rounds N] [--threads N] [--requests N] [--patience S] [--only SECTION]... [--no-peer]
+                    [--check]
 
   mixed      16 clients, prompts of 64-1,024 tokens, answers of 16-256
   shared     16 clients, 1,024 tokens in common, 32 of their own, answers of 32
   streams    2,000 streams at once without a model, 20,000 tokens a second in all
-  requests   requests of one token without a model
+  requests   requests of one token without a model; a scrape of the numbers
   attack     streams without a model, alone and beside clients that send what they should not
   start      exec to the first token; kill -9 and start again
 """
@@ -161,7 +162,7 @@ def compare(workload, slots, args):
     pairs = []
     for r in range(args.rounds):
         pair = []
-        options = {"ids": args.ids, "seed": args.seed + r, "requests": args.requests}
+        options = {"ids": args.ids, "seed": args.seed + r, "requests": args.requests, "timeout": args.patience}
         for make in (lambda: quern_server(args.model, args.threads),
                      lambda: args.peer and peer_server(args.peer, args.model, args.threads, slots)):
             server = make()
@@ -254,17 +255,37 @@ def section_streams(args):
               f"{report['delay_ms']['p50']:.2f} ms\n", flush=True)
 
 
+def scrape(port, n=400):
+    """Milliseconds that one answer of /metrics takes, over a connection that stays; the median."""
+    ask, took = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", []
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as s:
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(n):
+            began = time.perf_counter()
+            s.sendall(ask)
+            got = s.recv(65536)
+            head, _, body = got.partition(b"\r\n\r\n")
+            left = int(head.lower().split(b"content-length:")[1].split()[0]) - len(body)
+            while left > 0:
+                left -= len(s.recv(65536))
+            took.append(1000 * (time.perf_counter() - began))
+    return statistics.median(took)
+
+
 def section_requests(args):
-    reports = []
+    reports, scrapes = [], []
     for _ in range(args.rounds):
         with quern_server(TINY, args.threads, "--fake-step", 0) as server:
             reports.append(load("requests", server, requests=args.one_token, vocab=256))
+            scrapes.append(scrape(server.port))
         print(f"  requests: {json.dumps(reports[-1])}", file=sys.stderr, flush=True)
     head("requests of one token without a model, 64 clients")
     rate = statistics.median(r["requests_s"] for r in reports)
     row("requests a second", f"{rate:.0f}", "-", rate, (10000, ">= 10,000"), True)
     failed = sum(r["errors"] for r in reports)
     row("requests that failed", failed, "-", failed, (0, "0"), False)
+    value = statistics.median(scrapes)
+    row("a scrape of /metrics", f"{value:.3f} ms", "-", value, (1, "< 1 ms"), False)
 
 
 def attack(port, stop):
@@ -365,6 +386,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--requests", type=int, default=48, help="of mixed and shared")
+    parser.add_argument("--patience", type=int, default=240, help="seconds for one load of mixed or shared")
     parser.add_argument("--streams", type=int, default=2000)
     parser.add_argument("--one-token", type=int, default=100000, help="requests of one token")
     parser.add_argument("--seed", type=int, default=1)

@@ -28,7 +28,7 @@ struct server_options {
     uint16_t port;           /* 0 = any free one, see server_url */
     const char *unix_path;   /* a Unix socket instead of TCP; NULL = none */
     bool take_inherited;     /* use the sockets that a supervisor passed (LISTEN_FDS) when there are any */
-    uint32_t threads;        /* network threads; 0 = one, two on machines with more than eight cores */
+    uint32_t threads;        /* network threads; 0 = two, one on a machine with one core */
     const char *cert_path;   /* PEM; with key_path: TLS. NULL = plain */
     const char *key_path;    /* PEM */
     const char *const *keys; /* API keys as given; all of one tenant, the common one */

@@ -141,8 +141,10 @@ struct server {
     int64_t created_s;
     struct tool_dialect *dialect;    /* how the model writes calls and reasoning */
     uint32_t think_begin, think_end; /* ids of its marks around reasoning; TOK_NONE = no such tokens */
-    struct grammars *grammars;       /* NULL: the model has no tokenizer */
-    uint32_t token_bytes_max;        /* of the longest token: how few tokens a text can have */
+    struct str think_head;           /* and the text that stands before the first, behind the token think_mark */
+    uint32_t think_mark;
+    struct grammars *grammars; /* NULL: the model has no tokenizer */
+    uint32_t token_bytes_max;  /* of the longest token: how few tokens a text can have */
     _Atomic uint32_t n_attached;
 
     /* Resumable streams, shared (replay.c). */
@@ -173,7 +175,8 @@ struct net {
     uint64_t conn_serial;
     struct evconnlistener *doors[HTTP_LISTENERS_MAX]; /* evhttp's */
     uint32_t n_doors;
-    bool is_full; /* no descriptor was left for a connection: the doors are shut until the next tick */
+    bool has_worked; /* since memory was last given back */
+    bool is_full;    /* no descriptor was left for a connection: the doors are shut until the next tick */
 
     /* Numbers, shared: written here, read by whoever answers /metrics. */
     _Atomic uint64_t n_requests[6]; /* by status / 100 */

@@ -99,6 +99,7 @@ void call_done(struct call *c)
     log_access(c);
     atomic_fetch_add_explicit(
         &n->n_requests[c->status >= 100 && c->status < 600 ? c->status / 100 : 0], 1, memory_order_relaxed);
+    n->has_worked |= c->route == NULL || !c->route->quiet;
     if (c->left)
         atomic_fetch_add_explicit(&n->n_left, 1, memory_order_relaxed);
     if (c->prev != NULL)

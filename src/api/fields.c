@@ -13,7 +13,7 @@
 /* Fields that would change the answer and that quern does not do. `fine` is the JSON value that asks for nothing. */
 static const struct refused {
     const char *name;
-    enum { FINE_NULL, FINE_FALSE, FINE_ONE, FINE_EMPTY } fine;
+    enum { FINE_NULL, FINE_FALSE, FINE_ONE, FINE_EMPTY, FINE_TEXT } fine;
     const char *why;
 } refused_fields[] = {
     {"functions", FINE_EMPTY, "it was replaced by 'tools'"},
@@ -28,6 +28,7 @@ static const struct refused {
     {"chat_template", FINE_EMPTY, "templates of a request are not taken; the model's own is used"},
     {"continue_final_message", FINE_FALSE, "continuing a message is not supported"},
     {"mm_processor_kwargs", FINE_EMPTY, "only text is supported"},
+    {"modalities", FINE_TEXT, "answers are text"},
     {"audio", FINE_NULL, "only text is supported"},
     {"kv_transfer_params", FINE_EMPTY, "KV transfer is not supported"},
     {"vllm_xargs", FINE_EMPTY, "it is for vLLM alone"},
@@ -48,6 +49,9 @@ static bool is_fine(const json_t *v, const struct refused *r)
     case FINE_FALSE: return json_is_false(v);
     case FINE_ONE: return json_is_number(v) && json_number_value(v) == 1.0;
     case FINE_EMPTY: return empty;
+    case FINE_TEXT:
+        return empty || (json_array_size(v) == 1 && json_is_string(json_array_get(v, 0)) &&
+                            strcmp(json_string_value(json_array_get(v, 0)), "text") == 0);
     }
     return false;
 }
@@ -253,18 +257,22 @@ static bool read_stream(struct fields *f, struct in in)
                             in_bool(inner, "include_token_times", &f->include_times));
 }
 
-static bool read_report(struct fields *f, struct in in)
+static bool read_report(struct fields *f, struct in in, uint32_t context)
 {
-    bool skip_special = true;
+    bool skip_special = true, spaces = true; /* spaces: tokens are put together as their tokenizer says, either way */
     struct str salt = {0};
-    int64_t priority = 0, n_prompt_top = -1;
+    int64_t priority = 0, n_prompt_top = -1, truncate = 0;
     if (!in_bool(in, "skip_special_tokens", &skip_special) || !in_bool(in, "return_token_ids", &f->return_token_ids) ||
         !in_bool(in, "return_tokens_as_token_ids", &f->tokens_as_ids) ||
         !in_i64(in, "prompt_logprobs", 0, LOGPROBS_MAX, &n_prompt_top) ||
-        !in_u32(in, "truncate_prompt_tokens", 1, MODEL_CONTEXT_MAX, &f->truncate) ||
+        !in_bool(in, "spaces_between_special_tokens", &spaces) ||
+        !in_i64(in, "truncate_prompt_tokens", -1, MODEL_CONTEXT_MAX, &truncate) ||
         !in_i64(in, "priority", INT32_MIN, INT32_MAX, &priority) || !in_str(in, "cache_salt", 1024, &salt) ||
         !in_str(in, "request_id", REQ_ID_BYTES_MAX, &f->request_id) || !in_u32(in, "n", 1, REQ_CHOICES_MAX, &f->n))
         return false;
+    if (in_get(in, "truncate_prompt_tokens") != NULL && truncate == 0)
+        return api_fail(in.ae, 400, "truncate_prompt_tokens", "'truncate_prompt_tokens' must be -1 or at least 1");
+    f->truncate = truncate < 0 ? MAX(context, 2u) - 1 : (uint32_t)truncate; /* -1: what the context has room for */
     f->show_special = !skip_special;
     f->want_prompt_logprobs = n_prompt_top >= 0;
     f->n_prompt_top = n_prompt_top > 0 ? (uint32_t)n_prompt_top : 0;
@@ -281,5 +289,5 @@ bool fields_read(struct fields *f, const json_t *doc, struct fields_model m, str
 {
     const struct in in = {doc, ae};
     return refuse_fields(in) && read_sampling(f, in, m.vocab) && read_stops(f, in, m.vocab) && read_stream(f, in) &&
-           read_report(f, in) && read_speculative(f, in) && constraint_read(f, doc, ae);
+           read_report(f, in, m.context) && read_speculative(f, in) && constraint_read(f, doc, ae);
 }

@@ -159,6 +159,10 @@ static bool budget_thinking(const struct generation *g, struct request_options *
     o->think_budget = MAX(g->ask->budget, 1u);
     o->think_begin = s->think_begin;
     o->think_end = s->think_end;
+    o->think_head = s->think_head;
+    o->think_mark = s->think_mark;
+    if (o->think_head.n > 0)
+        o->vocab = tok_vocab(s->serving->tok);
     o->is_thinking = g->ask->start == REASONING_OPEN;
     o->spec = SPEC_NONE;
     return true;

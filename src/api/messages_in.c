@@ -233,7 +233,10 @@ static bool copy_fields(struct trip *t, const json_t *doc)
 {
     static const char *const same[][2] = {{"model", "model"}, {"max_tokens", "max_tokens"},
         {"temperature", "temperature"}, {"top_p", "top_p"}, {"top_k", "top_k"}, {"stream", "stream"},
-        {"stop_sequences", "stop"}, {"seed", "seed"}};
+        {"stop_sequences", "stop"}, {"seed", "seed"}, {"response_format", "response_format"},
+        {"structured_outputs", "structured_outputs"}, {"guided_json", "guided_json"}, {"guided_regex", "guided_regex"},
+        {"guided_choice", "guided_choice"}, {"guided_grammar", "guided_grammar"}, {"json_schema", "json_schema"},
+        {"grammar", "grammar"}};
     static const char *const refused[] = {"container", "mcp_servers", "context_management"};
     for (size_t i = 0; i < COUNT_OF(refused); i++)
         if (json_object_get(doc, refused[i]) != NULL && !json_is_null(json_object_get(doc, refused[i])))
@@ -247,6 +250,38 @@ static bool copy_fields(struct trip *t, const json_t *doc)
     return true;
 }
 
+/* The format of an answer: {"type": "json_schema", "schema": ...}, by either of its names. */
+static bool add_format(struct trip *t, const json_t *format, const char *name)
+{
+    const json_t *schema = json_object_get(format, "schema");
+    if (!is_type(format, "json_schema") || schema == NULL)
+        return api_fail(
+            t->ae, 400, name, "'%s' must be an object of type 'json_schema' with a 'schema', and nothing else", name);
+    return put(t, t->chat, "response_format",
+        json_pack("{s:s, s:{s:s, s:O}}", "type", "json_schema", "json_schema", "name", "answer", "schema", schema));
+}
+
+static bool add_formats(struct trip *t, const json_t *doc)
+{
+    const struct in in = {doc, t->ae};
+    const json_t *format = NULL, *config = NULL;
+    if (!in_object(in, "output_format", &format) || !in_object(in, "output_config", &config))
+        return false;
+    json_t *o = (json_t *)(uintptr_t)config; /* iterators want it so */
+    for (void *it = json_object_iter(o); it != NULL; it = json_object_iter_next(o, it))
+        if (strcmp(json_object_iter_key(it), "format") != 0 && !json_is_null(json_object_iter_value(it)))
+            return api_fail_code(t->ae, 400, "output_config", "unsupported_parameter", "'output_config.%s' is refused",
+                json_object_iter_key(it));
+    const json_t *inner = json_object_get(config, "format");
+    if (format != NULL && inner != NULL)
+        return api_fail(
+            t->ae, 400, "output_config", "'output_format' and 'output_config.format' say the same; one is enough");
+    if (json_object_get(t->chat, "response_format") != NULL && (format != NULL || inner != NULL))
+        return api_fail(t->ae, 400, "response_format", "the answer has two formats: 'response_format' and another");
+    return (format == NULL || add_format(t, format, "output_format")) &&
+           (inner == NULL || json_is_null(inner) || add_format(t, inner, "output_config.format"));
+}
+
 static bool translate(struct trip *t, const json_t *doc, bool wants_answer)
 {
     const struct in in = {doc, t->ae};
@@ -255,7 +290,8 @@ static bool translate(struct trip *t, const json_t *doc, bool wants_answer)
     if (wants_answer && in_get(in, "max_tokens") == NULL)
         return api_fail(t->ae, 400, "max_tokens", "'max_tokens' is needed: a whole number of at least 1");
     if (!in_array(in, "messages", CHAT_MESSAGES_MAX, &messages) || !in_array(in, "tools", TOOLS_MAX, &tools) ||
-        !in_object(in, "tool_choice", &choice) || !in_object(in, "thinking", &thinking) || !copy_fields(t, doc))
+        !in_object(in, "tool_choice", &choice) || !in_object(in, "thinking", &thinking) || !copy_fields(t, doc) ||
+        !add_formats(t, doc))
         return false;
     if (messages == NULL || json_array_size(messages) == 0)
         return api_fail(t->ae, 400, "messages", "'messages' is needed: an array of at least one message");

@@ -33,20 +33,32 @@ static void counter(struct metrics *m, const char *name, const char *help, uint6
         m->labels, (unsigned long long)v);
 }
 
-static void histogram(struct metrics *m, enum stats_histogram which)
+static void histogram(struct metrics *m, enum stats_histogram which, const char *name, const char *help)
 {
     const struct stats_buckets *k = &stats_buckets[which];
     const struct histogram *h = &m->st->hist[which];
     uint64_t sum = 0;
-    buf_addf(m->b, "# HELP vllm:%s %s\n# TYPE vllm:%s histogram\n", k->name, k->help, k->name);
+    buf_addf(m->b, "# HELP vllm:%s %s\n# TYPE vllm:%s histogram\n", name, help, name);
     for (uint32_t i = 0; i < k->n; i++) {
         sum += h->counts[i];
-        buf_addf(m->b, "vllm:%s_bucket{%s,le=\"%g\"} %llu\n", k->name, m->labels, k->upper[i], (unsigned long long)sum);
+        buf_addf(m->b, "vllm:%s_bucket{%s,le=\"%g\"} %llu\n", name, m->labels, k->upper[i], (unsigned long long)sum);
     }
     sum += h->counts[k->n];
-    buf_addf(m->b, "vllm:%s_bucket{%s,le=\"+Inf\"} %llu\nvllm:%s_sum{%s} %.9g\nvllm:%s_count{%s} %llu\n", k->name,
-        m->labels, (unsigned long long)sum, k->name, m->labels, isfinite(h->sum) ? h->sum : 0.0, k->name, m->labels,
+    buf_addf(m->b, "vllm:%s_bucket{%s,le=\"+Inf\"} %llu\nvllm:%s_sum{%s} %.9g\nvllm:%s_count{%s} %llu\n", name,
+        m->labels, (unsigned long long)sum, name, m->labels, isfinite(h->sum) ? h->sum : 0.0, name, m->labels,
         (unsigned long long)sum);
+}
+
+/* One name with a number for each value of a label. */
+struct labelled {
+    const char *value;
+    uint64_t n;
+};
+
+static void by_label(struct metrics *m, const char *name, const char *label, const struct labelled *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        buf_addf(m->b, "%s{%s,%s=\"%s\"} %llu\n", name, m->labels, label, rows[i].value, (unsigned long long)rows[i].n);
 }
 
 static void ended(struct metrics *m)
@@ -85,6 +97,13 @@ static void engine_numbers(struct metrics *m)
     const double used = kv->n_blocks > 0 ? (double)(kv->n_held + kv->n_parked) / kv->n_blocks : 0;
     gauge(m, "vllm:num_requests_running", "Sequences in the running batch.", st->sched.n_running);
     gauge(m, "vllm:num_requests_waiting", "Sequences that wait.", st->sched.n_waiting);
+    /* Whoever is in the engine's queue waits for room; for a grammar a request waits before it gets there. */
+    head(m, "vllm:num_requests_waiting_by_reason", "gauge", "Sequences that wait, by reason.");
+    by_label(m, "vllm:num_requests_waiting_by_reason", "reason",
+        (const struct labelled[]){{"capacity", st->sched.n_waiting}, {"deferred", 0}}, 2);
+    head(m, "vllm:engine_sleep_state", "gauge", "The engine never sleeps.");
+    by_label(m, "vllm:engine_sleep_state", "sleep_state",
+        (const struct labelled[]){{"awake", 1}, {"weights_offloaded", 0}, {"discard_all", 0}}, 3);
     gauge(m, "vllm:num_requests_swapped", "Sequences swapped to host memory.", st->sched.n_swapped);
     gauge(m, "vllm:kv_cache_usage_perc", "Share of the KV blocks in use; 1 is all.", used);
     gauge(m, "vllm:gpu_cache_usage_perc", "The old name of vllm:kv_cache_usage_perc.", used);
@@ -95,6 +114,13 @@ static void engine_numbers(struct metrics *m)
     counter(
         m, "vllm:num_preemptions", "Sequences preempted.", st->sched.preempted_swap + st->sched.preempted_recompute);
     counter(m, "vllm:prompt_tokens", "Prompt tokens taken in.", st->prompt_tokens);
+    head(
+        m, "vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens, by where their keys and values came from.");
+    by_label(m, "vllm:prompt_tokens_by_source_total", "source",
+        (const struct labelled[]){
+            {"local_compute", st->prompt_tokens - MIN(st->prompt_tokens_cached, st->prompt_tokens)},
+            {"local_cache_hit", st->prompt_tokens_cached}, {"external_kv_transfer", 0}},
+        3);
     counter(m, "vllm:prompt_tokens_cached", "Prompt tokens found in the prefix cache.", st->prompt_tokens_cached);
     counter(m, "vllm:generation_tokens", "Tokens generated.", st->output_tokens);
     counter(m, "vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", kv->tokens_asked);
@@ -104,7 +130,8 @@ static void engine_numbers(struct metrics *m)
     guess_numbers(m);
     ended(m);
     for (int h = 0; h < HIST_COUNT; h++)
-        histogram(m, (enum stats_histogram)h);
+        histogram(m, (enum stats_histogram)h, stats_buckets[h].name, stats_buckets[h].help);
+    histogram(m, HIST_ITL, "time_per_output_token_seconds", "The old name of vllm:inter_token_latency_seconds.");
     counter(m, "quern_steps", "Steps of the loop.", st->steps);
     counter(m, "quern_requests", "Requests taken in.", st->requests);
     head(m, "quern_prefix_lookups_total", "counter", "Prefix lookups, by what they found.");

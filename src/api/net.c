@@ -114,6 +114,10 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     n->is_full = false;
     if (n->index == 0)
         replays_sweep(n->s, now);
+    if (n->has_worked && server_busy(n->s) == 0) {
+        n->has_worked = false;
+        mem_trim();
+    }
 }
 
 void net_nudge(struct net *n)

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- libevent for the whole process ---- */
+/* ---- the whole process ---- */
 
 static void on_libevent_log(int severity, const char *text)
 {
@@ -17,9 +17,10 @@ static void on_libevent_log(int severity, const char *text)
     (void)text;
 }
 
-/* Its memory stays malloc's: it does not survive a failed allocation, so injecting one would only show that. */
-static void set_up_libevent(void)
+/* libevent's memory stays malloc's: it does not survive a failed allocation, so injecting one would only show that. */
+static void set_up_process(void)
 {
+    mem_keep_little();
     event_set_log_callback(on_libevent_log);
 }
 
@@ -27,7 +28,8 @@ static void set_up_libevent(void)
 
 static enum err start_nets(struct server *s, struct error *e)
 {
-    s->n_nets = s->o.threads != 0 ? s->o.threads : team_cores() > 8 ? 2 : 1;
+    /* Two: a step that gives thousands of streams a token is a burst of work, and they sleep otherwise. */
+    s->n_nets = s->o.threads != 0 ? s->o.threads : team_cores() > 1 ? 2 : 1;
     if (s->n_nets > HTTP_NET_THREADS_MAX)
         return FAIL(e, ERR_LIMIT, "at most %d network threads", HTTP_NET_THREADS_MAX);
     s->nets = mem_array(s->n_nets, sizeof *s->nets);
@@ -47,7 +49,7 @@ static enum err start_nets(struct server *s, struct error *e)
 enum err server_open(const struct server_options *o, struct server **out, struct error *e)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, set_up_libevent);
+    pthread_once(&once, set_up_process);
     *out = NULL;
     if (o->body_max > HTTP_BODY_BYTES_MAX || o->connections_max > HTTP_CONNECTIONS_MAX)
         return FAIL(e, ERR_LIMIT, "a body limit above %llu bytes or a connection limit above %d",
@@ -147,6 +149,12 @@ static enum err choose_dialect(struct server *s, const struct serving *sv, struc
         log_bool("in_template", !tool_dialect_is_guest(s->dialect)));
     s->think_begin = find_token(v, tool_dialect_think_begin(s->dialect));
     s->think_end = find_token(v, tool_dialect_think_end(s->dialect));
+    struct str mark;
+    if (tool_dialect_think_head(s->dialect, &mark, &s->think_head)) {
+        s->think_mark = find_token(v, mark);
+        s->think_begin = s->think_mark != TOK_NONE ? s->think_begin : TOK_NONE;
+    } else
+        s->think_head = (struct str){0};
     return OK;
 }
 

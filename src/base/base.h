@@ -9,6 +9,7 @@
  *   json.h    the JSON door (jansson behind limits)          log.h    one line per event
  *   clock.h   monotonic and virtual time                     rng.h    counter-based random numbers
  *   ring.h    bounded queues between threads                 team.h   the worker threads
+ *   aside.h   one errand on a thread of its own
  *
  * Errors. A function that can fail returns enum err (0 = OK) and takes a struct error * for the sentence the user
  * will read. The first error wins: setting an error that is already set changes nothing, so callers may clean up

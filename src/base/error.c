@@ -176,7 +176,7 @@ size_t utf8_len(struct str s)
 bool utf8_is_valid(struct str s)
 {
     while (s.n > 0) {
-        const size_t len = utf8_len(s);
+        const size_t len = (unsigned char)s.p[0] < 0x80 ? 1 : utf8_len(s);
         if (len == 0)
             return false;
         s = (struct str){s.p + len, s.n - len};

@@ -114,10 +114,12 @@ void file_map_close(struct file_map *m)
     *m = (struct file_map){.p = (const unsigned char *)""};
 }
 
-void file_map_forget(const struct file_map *m)
+void file_map_forget(const struct file_map *m, const void *p, size_t bytes)
 {
-    if (m->bytes > 0)
-        madvise((void *)(uintptr_t)m->p, m->bytes, MADV_DONTNEED); /* read-only pages of a file: nothing is lost */
+    const uintptr_t map = (uintptr_t)m->p, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = MAX((uintptr_t)p & ~(page - 1), map), to = MIN((uintptr_t)p + bytes, map + m->bytes);
+    if (m->bytes > 0 && from < to)
+        madvise((void *)from, to - from, MADV_DONTNEED); /* read-only pages of a file: nothing is lost */
 }
 
 enum err file_read_all(const char *path, uint64_t bytes_max, char **out, size_t *n, struct error *e)

@@ -20,8 +20,9 @@ enum err file_map_open(struct file_map *m, const char *path, struct error *e) MU
 enum err file_map_fd(struct file_map *m, int fd, const char *path, struct error *e) MUST_CHECK; /* fd stays open */
 void file_map_close(struct file_map *m);
 
-/* Take the pages out of this process's memory; they come again, from the system's cache or the disk, when touched. */
-void file_map_forget(const struct file_map *m);
+/* Take the pages of these bytes out of this process's memory; they come again, from the system's cache or the disk,
+ * when touched. What lies outside the map is left alone. */
+void file_map_forget(const struct file_map *m, const void *p, size_t bytes);
 
 /* Open a regular file for reading; *bytes may be NULL. The caller closes the descriptor with file_close. */
 enum err file_open(const char *path, int *fd, uint64_t *bytes, struct error *e) MUST_CHECK;

@@ -166,6 +166,7 @@
 #define REPLAY_TOKENS_MAX       ((uint64_t)1 << 24) /* of one recorded request: 64 MB */
 #define RECORD_RING_BYTES       (64 * MIB)          /* what a slow disk may be behind; a busy step writes 100 KB */
 #define RECORD_FRAME_BYTES_MAX  (32 * MIB)          /* one frame: a prompt of millions of tokens */
+#define MASK_THREADS_MAX        4                   /* beside a device: 128 masks of 3 us, or some of a millisecond */
 #define ENGINE_TOP_MAX          20                  /* alternatives per token; what OpenAI allows */
 #define ENGINE_ASK_WORDS        (1u << 21)          /* masks and lists a step sends to a device: 500 of 128k bits */
 
@@ -265,11 +266,15 @@
 #define GRAMMAR_MASK_BYTES_MAX    (8 * MIB)  /* kept masks of one grammar: 400 whole ones; most are short lists */
 #define GRAMMAR_MASKS_MAX         32768      /* of them */
 #define GRAMMAR_WARM_NODES_MAX    100000     /* looked at before a grammar is handed out: 1 ms */
+#define GRAMMAR_CUT_CALLS_MAX     2000       /* of the tokenizer, for forced text: 3 ms; a tool's schema takes 200 */
+#define GRAMMAR_CUT_BYTES         256        /* of forced text in one of them */
+#define GRAMMAR_CUT_PROBES_MAX    8          /* letters and digits that are tried behind it */
 #define GRAMMAR_MINIMAL_EDGES_MAX 200000     /* of a machine that is worth making smaller: 10 ms */
 
 /* JSON schemas. */
 #define SCHEMA_TEXT_BYTES_MAX    (1 << 20)  /* GRAMMAR_TEXT_BYTES_MAX */
-#define SCHEMA_STEPS_MAX         1000000    /* of its own, before the automaton's: 50 ms; a tool's schema takes 1,000 */
+#define SCHEMA_STEPS_MAX         1000000    /* of its own: 50 ms; a tool's schema takes 5,000 */
+#define SCHEMA_STEP_COST         2          /* in steps of compiling, which all count towards GRAMMAR_STEPS_MAX */
 #define SCHEMA_BYTES_MAX         (64 * MIB) /* while compiling; given back at its end */
 #define SCHEMA_NODES_MAX         20000      /* different sets of conditions on a value; GRAMMAR_RULES_MAX */
 #define SCHEMA_WAYS_MAX          2000       /* of one value through anyOf, oneOf and the like */

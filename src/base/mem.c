@@ -3,10 +3,14 @@
 
 #include "base/fault.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
 #define ARENA_CHUNK_BYTES ((size_t)64 << 10) /* large enough that a config file costs a handful of chunks */
+#define LARGE_BYTES       (256 << 10)        /* blocks of this size are pages of their own */
 #define POOL_TAKEN        UINT32_MAX
 #define POOL_END          (UINT32_MAX - 1)
 
@@ -60,6 +64,21 @@ char *mem_copy_str(struct str s)
 void mem_free(void *p)
 {
     free(p);
+}
+
+void mem_keep_little(void)
+{
+#ifdef __GLIBC__
+    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); /* naming it stops it from moving */
+    (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
+#endif
+}
+
+void mem_trim(void)
+{
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
 }
 
 uint64_t mem_thread_allocs(void)

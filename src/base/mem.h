@@ -19,6 +19,12 @@ void *mem_aligned(size_t align, size_t bytes) MUST_CHECK; /* align: a power of t
 char *mem_copy_str(struct str s) MUST_CHECK;              /* NUL-terminated copy */
 void mem_free(void *p);                                   /* NULL is fine */
 
+/* For a process that serves for months. The C library keeps freed blocks of the size of the largest that it ever gave
+ * back, so a few large ones at the same time stay resident for good: from now on they always go back. Once, early. */
+void mem_keep_little(void);
+/* Give free pages back to the system. It takes the allocator's locks: for a moment when nobody is served. */
+void mem_trim(void);
+
 /* Allocations made by the calling thread since it started; tests assert that the engine thread stops counting. */
 uint64_t mem_thread_allocs(void);
 

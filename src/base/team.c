@@ -75,6 +75,7 @@ struct team {
     _Alignas(CACHE_LINE) uint32_t n_threads;     /* constant */
     bool may_spin;                               /* constant */
     bool running;                                /* caller only; catches nested runs */
+    uint32_t n_tiles;                            /* caller only; of the job that runs */
     struct clock clock;                          /* constant */
     struct team_worker *workers;                 /* n_threads - 1 */
 };
@@ -269,24 +270,31 @@ static void announce(struct team *t, uint32_t n_wanted)
         futex_wake(&t->epoch, n_wanted);
 }
 
-void team_run(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
+/* A job that others may take part in. */
+static void publish_job(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
 {
     assert(!t->running && n_tiles < UINT32_MAX - 4 * TEAM_THREADS_MAX); /* invariant 4 */
     t->running = true;
-    if (n_tiles < 2 || t->n_threads == 1) { /* nothing to share */
-        for (uint32_t i = 0; i < n_tiles; i++)
-            fn(ctx, i, 0);
-        t->running = false;
-        return;
-    }
     t->fn = fn;
     t->ctx = ctx;
+    t->n_tiles = n_tiles;
     atomic_store_explicit(&t->done, 0, memory_order_relaxed);
     atomic_store_explicit(&t->ticket, (uint64_t)n_tiles << 32, memory_order_release);
     if (t->may_spin)
         note_cpu(&t->caller_cpu);
-    announce(t, MIN(n_tiles, t->n_threads) - 1);
-    const uint32_t mine = work(t, 0);
+}
+
+void team_start(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
+{
+    publish_job(t, n_tiles, fn, ctx);
+    if (n_tiles > 0 && t->n_threads > 1)
+        announce(t, MIN(n_tiles, t->n_threads - 1));
+}
+
+void team_join(struct team *t)
+{
+    const uint32_t n_tiles = t->n_tiles, mine = work(t, 0);
+    assert(t->running);
     if (atomic_fetch_add(&t->done, mine) + mine != n_tiles && !spin_until(t, 0, &t->done, n_tiles, true)) {
         atomic_store(&t->caller_sleeps, true);
         uint32_t done;
@@ -295,6 +303,21 @@ void team_run(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
         atomic_store(&t->caller_sleeps, false);
     }
     t->running = false;
+}
+
+void team_run(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
+{
+    if (n_tiles < 2 || t->n_threads == 1) { /* nothing to share */
+        assert(!t->running);
+        t->running = true;
+        for (uint32_t i = 0; i < n_tiles; i++)
+            fn(ctx, i, 0);
+        t->running = false;
+        return;
+    }
+    publish_job(t, n_tiles, fn, ctx);
+    announce(t, MIN(n_tiles, t->n_threads) - 1);
+    team_join(t);
 }
 
 static enum err start_workers(struct team *t, struct error *e)

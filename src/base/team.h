@@ -27,6 +27,11 @@ uint32_t team_size(const struct team *t);
 /* Run fn for every tile. What the caller wrote before is visible to tiles, what tiles wrote is visible after. */
 void team_run(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx);
 
+/* The same in two halves: the others begin, the caller goes on with something else and comes back. team_join helps with
+ * what nobody has claimed yet and returns when all is done. What the tiles use must stay until then. */
+void team_start(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx);
+void team_join(struct team *t);
+
 /* Treat denormal floats as zero on the calling thread, as workers do. The engine thread calls it once, or its share of
  * the tiles would round differently. */
 void team_flush_denormals(void);

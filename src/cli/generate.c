@@ -49,6 +49,10 @@ enum err generate_obey(struct generate *g, const struct options *o, struct error
     struct vocab_view vocab = *tok_vocab(g->load->tok); /* only what the model can choose */
     vocab.n = MIN(vocab.n, decoder_vocab(g->load->decoder));
     enum err err = grammar_vocab_new(&vocab, &g->vocab, e);
+    if (err == OK)
+        err = tok_cutter_new(g->load->tok, &g->cutter, e);
+    if (err == OK)
+        grammar_vocab_cutter(g->vocab, tok_cutter_cut, g->cutter);
     if (err == OK && grammar_compile(&src, g->vocab, &g->grammar, e) != OK)
         err = error_prefix(e, "%s", path);
     mem_free(text);
@@ -64,6 +68,7 @@ void generate_fini(struct generate *g)
     mem_free(g->walk);
     grammar_unref(g->grammar);
     grammar_vocab_free(g->vocab);
+    tok_cutter_free(g->cutter);
     sampler_free(g->sampler);
     sample_history_fini(&g->history);
     buf_fini(&g->piece);

@@ -47,6 +47,7 @@ struct generate {
     struct sample_history history;
     struct buf piece;
     struct grammar_vocab *vocab; /* NULL, as the next ones, when answers may be anything */
+    struct tok_cutter *cutter;
     struct grammar *grammar;
     struct grammar_walk *walk;
     uint64_t *mask; /* a bit per id */

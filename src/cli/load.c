@@ -1,6 +1,7 @@
 /* Loading a model; see load.h. */
 #include "cli/load.h"
 
+#include "base/aside.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -172,7 +173,8 @@ enum err load_encode(
 
 /* ---- weights ---- */
 
-static enum err open_decoder(struct load *l, const struct options *o, const struct load_wants *w, struct error *e)
+static enum err open_decoder(
+    struct load *l, const struct options *o, const struct load_wants *w, const _Atomic bool *stop, struct error *e)
 {
     struct note_progress progress;
     struct weight_source src;
@@ -194,7 +196,8 @@ static enum err open_decoder(struct load *l, const struct options *o, const stru
         .n_blocks = (l->fit.context + FIT_BLOCK_TOKENS - 1) / FIT_BLOCK_TOKENS,
         .deterministic = o->deterministic,
         .progress = note_progress_step,
-        .progress_ctx = &progress};
+        .progress_ctx = &progress,
+        .stop = stop};
     struct error first = {0};
     enum err err = decoder_open(&src, &l->config, &d, &l->decoder, &first);
     if (err == ERR_UNSUPPORTED && o->device == DEVICE_AUTO && l->ops != cpu_ops()) {
@@ -209,6 +212,33 @@ static enum err open_decoder(struct load *l, const struct options *o, const stru
         *e = first;
     TRY(err);
     return sequence_new(l->decoder, &l->seq, e);
+}
+
+struct text_errand {
+    struct load *l;
+    const struct options *o;
+    const struct load_wants *w;
+};
+
+static enum err run_text_errand(void *ctx, struct error *e)
+{
+    struct text_errand *x = ctx;
+    return open_text(x->l, x->o, x->w, e);
+}
+
+/* The tokenizer is made on one core while the others pack weights; when it fails, binding is given up. */
+static enum err open_text_and_decoder(
+    struct load *l, const struct options *o, const struct load_wants *w, struct error *e)
+{
+    struct text_errand x = {l, o, w};
+    struct aside text;
+    struct error second = {0};
+    aside_start(&text, run_text_errand, &x);
+    const enum err err = open_decoder(l, o, w, &text.failed, &second);
+    TRY(aside_join(&text, e));
+    if (err != OK && e != NULL && e->code == OK)
+        *e = second;
+    return err;
 }
 
 static void say_loaded(const struct load *l, const struct options *o, uint64_t start_ns, const struct clock *clock)
@@ -235,8 +265,7 @@ enum err load_open(struct load *l, const struct options *o, const struct load_wa
     const uint64_t start_ns = clock_now(&clock);
     l->threads = o->threads != 0 ? (uint32_t)o->threads : team_cores();
     TRY(fit_choose(&l->fit, &l->config, o->max_model_len, CHAT_CONTEXT_DEFAULT, e));
-    TRY(open_text(l, o, w, e));
-    TRY(open_decoder(l, o, w, e));
+    TRY(open_text_and_decoder(l, o, w, e));
     say_loaded(l, o, start_ns, &clock);
     return OK;
 }

@@ -1,7 +1,8 @@
 /* From options to a model that computes: the one place where run, score and bench load.
  *
  * The order is chosen so that whatever can be refused is refused before the work starts: name, header, architecture,
- * memory, tokenizer, template, device; only then are weights bound, with progress on a terminal.
+ * memory, device; only then are weights bound, with progress on a terminal. Tokenizer and template are made beside
+ * that, and when they are refused the rest is not waited for.
  *
  * Threads: the main thread. */
 #ifndef CLI_LOAD_H

@@ -102,6 +102,7 @@ struct options {
     /* output */
     bool json;
     bool tensors;
+    const char *tests; /* of bench; NULL = all */
     /* memory */
     uint64_t max_model_len, max_num_seqs; /* tokens, 0 = what the model was made for; sequences */
     int kv_cache_dtype;                   /* enum kv_dtype_choice */

@@ -296,9 +296,9 @@ static const struct option_row rows[] = {
         .f64_max = 1e6,
         .value = "MS",
         .verbs = "serve",
-        .help = "Cut prompts so that running streams get a token at least this often. Without it: what --tune says, "
-                "else no "
-                "target."},
+        .help =
+            "Cut prompts so that running streams get a token at least this often; 0: never. Without it: what --tune "
+            "says, else on a CPU 100, or three times what the streams take alone, and no target on other devices."},
     {.name = "preemption",
         .type = OPTION_ENUM,
         .group = GROUP_SCHEDULING,
@@ -506,7 +506,7 @@ static const struct option_row rows[] = {
         .max = HTTP_NET_THREADS_MAX,
         .value = "N",
         .verbs = "serve",
-        .help = "Threads for the network. Without it: one, and two on machines with more than eight cores."},
+        .help = "Threads for the network. Without it: two, and one on a machine with a single core."},
     {.name = "ping-interval",
         .type = OPTION_U64,
         .group = GROUP_SERVER,
@@ -802,6 +802,15 @@ static const struct option_row rows[] = {
         .verbs = "serve top",
         .help = "The key that the server asks for; 'serve' takes several, separated by commas. Without it, and without "
                 "--key-file, anybody who can connect may ask."},
+
+    {.name = "tests",
+        .type = OPTION_STR,
+        .group = GROUP_OUTPUT,
+        .field = FIELD(tests),
+        .value = "LIST",
+        .verbs = "bench",
+        .cli_only = true,
+        .help = "Only these of pp512, pp2048, tg128, tg32x16 and tg32@4096, separated by commas. Without it: all."},
 
     {.name = "tensors",
         .type = OPTION_BOOL,

@@ -30,8 +30,10 @@ static enum err scheduling(const struct options *o, struct sched_options *s, cha
     s->ratio = o->batch_ratio;
     s->admission = (enum admission)o->admission;
     s->watermark = o->watermark;
-    if (!isnan(o->itl_target_ms))
+    if (!isnan(o->itl_target_ms)) {
         s->itl_target_ns = (uint64_t)(o->itl_target_ms * (double)NS_PER_MS);
+        s->itl_factor = 0;
+    }
     s->preempt = (enum preempt_mode)o->preemption;
     s->queue_max = (uint32_t)o->queue_max;
     s->queue_tokens_max = o->queue_tokens_max;

@@ -16,7 +16,7 @@
 #define ATTN_TILE      64  /* positions; part of the definition of attention, see cpu.h */
 #define ATTN_PART      512 /* positions; the x86 kernels join attention from parts of this many, see x86_attend.h */
 #define KEY_GROUP      16  /* tokens of a block whose keys lie turned; blocks hold multiples of it */
-#define ATTN_ROWS_MAX  64  /* (row, head) pairs one attention tile carries; bounds a worker's scratch */
+#define ATTN_ROWS_MAX  128 /* (row, head) pairs one attention tile carries; bounds a worker's scratch */
 #define ATTN_LANES     16  /* sums a pair carries at most */
 #define HEAD_DIM_MAX   MODEL_HEAD_DIM_MAX
 #define PARTIAL_FLOATS ((size_t)1 << 21) /* 8 MB, touched only as far as used: 32 heads of 128 over 128k positions */

@@ -8,10 +8,11 @@
 #define F16_NAN       0x7e00
 #define TILE_COLS     32  /* output columns a tile makes: one activation group, so that a tile can quantise its own */
 #define TILE_COLS_TOP 128 /* the vocabulary is wide; fewer claims */
-#define TILE_ROWS     8   /* rows a row-wise tile handles */
+#define TILE_ROWS     4   /* rows a row-wise tile handles */
 
 #define GRID_ROWS 132 /* rows of a product tile at most: their activations stay in a core's cache */
-#define GRID_MANY 16  /* rows from which on a tile takes twice the columns */
+#define GRID_MANY 16  /* rows from which on a tile takes more columns */
+#define TILE_COST 4   /* columns' worth */
 
 static uint32_t tiles_of(uint32_t n, uint32_t per_tile)
 {
@@ -23,13 +24,26 @@ struct grid {
     uint32_t cols, rows, n_cols, n_rows;
 };
 
+/* Columns of a tile of many rows: wider ones save work, but the cores should end together. So the width whose largest
+ * share is the least, counted in columns and a few more for what a tile costs besides. */
+static uint32_t grid_cols(uint32_t n_workers, uint32_t n_cols, uint32_t row_parts)
+{
+    uint32_t best = TILE_COLS, least = UINT32_MAX;
+    for (uint32_t cols = TILE_COLS_TOP; cols >= TILE_COLS; cols -= TILE_COLS) {
+        const uint32_t share = tiles_of(tiles_of(n_cols, cols) * row_parts, n_workers) * (cols + TILE_COST);
+        if (share < least) {
+            least = share;
+            best = cols;
+        }
+    }
+    return best;
+}
+
 static struct grid grid_of(const struct dev *d, uint32_t n_rows, uint32_t n_cols, uint32_t cols_each)
 {
-    /* With many rows wider tiles save work, as long as there are enough of them for everybody. */
-    const uint32_t enough = 4 * team_size(d->team) * TILE_COLS_TOP;
-    const uint32_t many = n_cols * tiles_of(n_rows, GRID_ROWS) >= enough ? TILE_COLS_TOP : 2 * TILE_COLS;
-    const uint32_t cols = n_rows >= GRID_MANY ? MAX(cols_each, many) : cols_each;
     const uint32_t parts = tiles_of(n_rows, GRID_ROWS);
+    const bool many = n_rows >= GRID_MANY && n_cols > 0;
+    const uint32_t cols = many ? MAX(cols_each, grid_cols(team_size(d->team), n_cols, parts)) : cols_each;
     const uint32_t rows = tiles_of(tiles_of(n_rows, MAX(parts, 1u)), 12) * 12; /* even parts of whole row tiles */
     return (struct grid){cols, MAX(rows, 1u), tiles_of(n_cols, cols), tiles_of(n_rows, MAX(rows, 1u))};
 }
@@ -286,6 +300,10 @@ static void attend_finish_rows(void *ctx, uint32_t tile, uint32_t worker)
 #define PARTS_TILES 256 /* tiles of the plain cut; more of them are work enough */
 #define PARTS_SHARE 8   /* a tile may be this part of a core's share */
 
+#define SHORT_ROWS   16 /* rows of a chunk behind less than a part */
+#define CHUNKS_TRIED 3
+#define CHUNK_COST   1 /* rows' worth: bringing in keys and values */
+
 struct parts_job {
     struct attend_job *j;
     uint32_t n_all;                  /* parts of all tiles */
@@ -359,17 +377,49 @@ static bool attend_in_parts(struct attend_job *j, uint32_t n_tiles)
     return true;
 }
 
+/* Into how many chunks a sequence's rows are cut. Behind a long context as few as can be, since each brings in all of
+ * it; unless a few more let the cores end together. Behind a short one there are no parts to share out, so there must
+ * be chunks enough. */
+static uint32_t chunks_for(const struct dev *d, const struct batch *b, const struct batch_seq *s, uint32_t rows_max,
+    uint32_t n_heads) /* tiles of a chunk and a part */
+{
+    const uint32_t parts = b->pos[s->first_row] / ATTN_PART + 1;
+    const uint32_t fewest = tiles_of(s->n_rows, parts == 1 ? MIN(rows_max, (uint32_t)SHORT_ROWS) : rows_max);
+    uint32_t best = fewest, least = UINT32_MAX;
+    for (uint32_t n = fewest; n < MIN(fewest + CHUNKS_TRIED, s->n_rows + 1); n++) {
+        const uint32_t share =
+            tiles_of(n * n_heads * parts, team_size(d->team)) * (tiles_of(s->n_rows, n) + CHUNK_COST);
+        if (share < least) {
+            least = share;
+            best = n;
+        }
+    }
+    return best;
+}
+
+/* Rows of all sequences in chunks, as even as they go. The last come first: those are prompts and what sees most, and
+ * what is short fills the gaps at the end. */
+static uint32_t cut_rows(struct dev *d, const struct batch *b, uint32_t rows_max, uint32_t n_heads)
+{
+    uint32_t n_chunks = 0;
+    for (uint32_t seq = b->n_seqs; seq-- > 0;) {
+        const struct batch_seq *s = &b->seqs[seq];
+        const uint32_t n = chunks_for(d, b, s, rows_max, n_heads);
+        for (uint32_t i = n, end = s->n_rows; i > 0; i--) {
+            const uint32_t some = tiles_of(end, i);
+            end -= some;
+            d->chunks[n_chunks++] = (struct row_chunk){.seq = seq, .first_row = s->first_row + end, .n_rows = some};
+        }
+    }
+    return n_chunks;
+}
+
 void cpu_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct attend_args *a)
 {
     const uint32_t per_kv = a->n_heads / a->n_kv_heads, heads_each = MIN(per_kv, (uint32_t)ATTN_ROWS_MAX);
     assert(a->head_dim <= HEAD_DIM_MAX);
-    const uint32_t rows_each = MIN(ATTN_ROWS_MAX / heads_each, (uint32_t)16);
-    uint32_t n_chunks = 0;
-    for (uint32_t s = 0; s < b->n_seqs; s++)
-        for (uint32_t r = 0; r < b->seqs[s].n_rows; r += rows_each)
-            d->chunks[n_chunks++] = (struct row_chunk){
-                .seq = s, .first_row = b->seqs[s].first_row + r, .n_rows = MIN(rows_each, b->seqs[s].n_rows - r)};
     struct attend_job job = {d, b, kv, a, heads_each, tiles_of(per_kv, heads_each), false};
+    const uint32_t n_chunks = cut_rows(d, b, ATTN_ROWS_MAX / heads_each, a->n_kv_heads * job.n_parts);
     const uint32_t last = per_kv - (job.n_parts - 1) * heads_each; /* heads of the last part */
     job.finish_here =
         (a->forms & ACT_Q16) && heads_each * a->head_dim % ACT_GROUP == 0 && last * a->head_dim % ACT_GROUP == 0;

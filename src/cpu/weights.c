@@ -1,16 +1,20 @@
 /* Weights on the CPU. The plain kernels use them where they lie, in the file's map; the x86 kernels read a packed copy
  * (pack.h) that the worker team makes when a weight is bound, panel by panel. A matrix that only embed reads is not
- * copied. Copies lie in slabs of huge pages: small matrices share them. */
+ * copied. Copies lie in slabs of huge pages: small matrices share them. Whoever packs rows also looks through them for
+ * values that are not finite, while they are in its cache: where the copy keeps its scales as f16 side by side it is
+ * the copy that is looked through, which costs a tenth. */
 #include "base/mem.h"
 #include "cpu/pack.h"
+#include "tensor/finite.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define MEMORY_ALIGN 64
 #define HUGE_PAGE    ((size_t)2 << 20)
 #define SLAB_BYTES   ((size_t)64 << 20) /* pages that no weight uses are never touched */
-#define PANELS_EACH  8                  /* a worker packs at a time */
+#define PANELS_EACH  8                  /* a worker looks through and packs at a time */
 
 /* Workers' rows grow with the widest weight; only while a model is loaded, never in a step. */
 static enum err widen_workers(struct dev *d, uint32_t n_in, struct error *e)
@@ -76,32 +80,7 @@ static void slab_give(struct dev *d, struct slab *s)
     mem_free(s);
 }
 
-/* ---- packing -------------------------------------------------------------------------------------------------------
- */
-
-struct pack_job {
-    struct dev *d;
-    const struct weight *w;
-    const struct packed *p;
-    uint32_t tiles_each; /* of one matrix */
-};
-
-static void pack_tile(void *ctx, uint32_t tile, uint32_t worker)
-{
-    const struct pack_job *j = ctx;
-    const struct weight *w = j->w;
-    const uint32_t mat = tile / j->tiles_each, first = tile % j->tiles_each * PANELS_EACH;
-    for (uint32_t i = first; i < MIN(first + PANELS_EACH, j->p->n_panels); i++) {
-        const uint32_t row = i * PANEL_COLS, n_rows = MIN(w->n_out - row, (uint32_t)PANEL_COLS);
-        unsigned char *out = j->p->base + mat * j->p->mat_bytes + i * j->p->panel_bytes;
-        if (n_rows < PANEL_COLS)
-            memset(out, 0, j->p->panel_bytes);
-        pack_panel(j->p, w->dtype, (const unsigned char *)w->mat[mat] + row * w->row_bytes, w->row_bytes, n_rows,
-            w->n_in, &j->d->workers[worker].row, out);
-    }
-}
-
-static enum err pack_weight(struct dev *d, struct weight *w, struct packed *p, struct error *e)
+static enum err take_room(struct dev *d, const struct weight *w, struct packed *p, struct error *e)
 {
     pack_plan(p, w->dtype, w->n_out, w->n_in);
     size_t bytes;
@@ -110,11 +89,92 @@ static enum err pack_weight(struct dev *d, struct weight *w, struct packed *p, s
     p->base = p->slab->p + p->slab->used;
     p->slab->used += bytes;
     p->slab->n_weights++;
-    struct pack_job job = {d, w, p, (p->n_panels + PANELS_EACH - 1) / PANELS_EACH};
-    cpu_run(d, job.tiles_each * w->n_mats, pack_tile, &job);
     return OK;
 }
+
+/* F16 numbers side by side behind a panel's integers; 0 where the scales are kept otherwise. */
+static size_t f16_scales(const struct packed *p, uint32_t n_in)
+{
+    const size_t n = (size_t)(n_in / ACT_GROUP) * PANEL_COLS;
+    return p->scales == SCALE_D ? n : p->scales == SCALE_DM ? 2 * n : 0;
+}
+
+/* False when one of the f16 scales it packed is not finite; other values are not looked at. */
+static bool pack_rows(
+    struct dev *d, const struct weight *w, uint32_t mat, uint32_t first, uint32_t end, uint32_t worker)
+{
+    const struct packed *p = w->packed;
+    bool fine = true;
+    for (uint32_t i = first / PANEL_COLS; i * PANEL_COLS < end; i++) {
+        const uint32_t row = i * PANEL_COLS, n_rows = MIN(w->n_out - row, (uint32_t)PANEL_COLS);
+        unsigned char *out = p->base + mat * p->mat_bytes + i * p->panel_bytes;
+        if (n_rows < PANEL_COLS)
+            memset(out, 0, p->panel_bytes);
+        pack_panel(p, w->dtype, (const unsigned char *)w->mat[mat] + row * w->row_bytes, w->row_bytes, n_rows, w->n_in,
+            &d->workers[worker].row, out);
+        fine = f16_row_is_finite(out + p->scale_at, f16_scales(p, w->n_in)) && fine;
+    }
+    return fine;
+}
 #endif
+
+/* ---- taking the rows over ------------------------------------------------------------------------------------------
+ */
+
+struct take_job {
+    struct dev *d;
+    const struct weight *w;
+    uint32_t tiles_each;  /* of one matrix */
+    _Atomic uint64_t bad; /* the first element that is not finite, counted over all matrices; UINT64_MAX = none */
+};
+
+_Static_assert(TENSOR_DIMS_MAX == 8, "the shape below has as many");
+
+static bool rows_are_finite(const struct weight *w, uint32_t mat, uint32_t first, uint32_t n, uint64_t *bad)
+{
+    const struct tensor_view rows = {.dtype = w->dtype,
+        .n_dims = 2,
+        .shape = {n, w->n_in, 1, 1, 1, 1, 1, 1},
+        .data = (const unsigned char *)w->mat[mat] + first * w->row_bytes,
+        .bytes = n * w->row_bytes};
+    if (tensor_is_finite(&rows, bad))
+        return true;
+    *bad += ((uint64_t)mat * w->n_out + first) * w->n_in;
+    return false;
+}
+
+static void take_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    struct take_job *j = ctx;
+    const struct weight *w = j->w;
+    const uint32_t mat = tile / j->tiles_each, first = tile % j->tiles_each * PANELS_EACH * PANEL_COLS;
+    const uint32_t n = MIN(w->n_out - first, (uint32_t)PANELS_EACH * PANEL_COLS);
+    bool look = true;
+#if defined(__x86_64__)
+    const struct packed *p = w->packed;
+    if (p->base != NULL) {
+        const bool fine = pack_rows(j->d, w, mat, first, first + n, worker);
+        look = !fine || f16_scales(p, w->n_in) == 0;
+    }
+#else
+    (void)worker;
+#endif
+    uint64_t bad, least = atomic_load(&j->bad);
+    if (look && !rows_are_finite(w, mat, first, n, &bad))
+        while (bad < least && !atomic_compare_exchange_weak(&j->bad, &least, bad))
+            ;
+}
+
+static enum err take_rows(struct dev *d, const struct weight *w, struct error *e)
+{
+    struct take_job job = {.d = d, .w = w, .bad = UINT64_MAX};
+    job.tiles_each = (w->n_out + PANELS_EACH * PANEL_COLS - 1) / (PANELS_EACH * PANEL_COLS);
+    cpu_run(d, job.tiles_each * w->n_mats, take_tile, &job);
+    const uint64_t bad = atomic_load(&job.bad);
+    return bad == UINT64_MAX
+               ? OK
+               : FAIL(e, ERR_FORMAT, "it holds a value that is not finite, near element %llu", (unsigned long long)bad);
+}
 
 /* ---- the contract ---------------------------------------------------------------------------------------------------
  */
@@ -163,14 +223,16 @@ enum err cpu_weight_bind(
         .row_bytes = tensor_row_bytes(v),
         .mat = mat,
         .packed = p};
-#if defined(__x86_64__)
     enum err err = OK;
-    if (d->k->room_bytes != 0 && use == WEIGHT_PRODUCT && (err = pack_weight(d, w, p, e)) != OK)
+#if defined(__x86_64__)
+    if (d->k->room_bytes != 0 && use == WEIGHT_PRODUCT)
+        err = take_room(d, w, p, e);
+#endif
+    if (err == OK)
+        err = take_rows(d, w, e);
+    if (err != OK)
         cpu_weight_drop(d, w);
     return err;
-#else
-    return OK;
-#endif
 }
 
 void cpu_weight_drop(struct dev *d, struct weight *w)

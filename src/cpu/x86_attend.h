@@ -126,27 +126,46 @@ static const unsigned char *kv_row(const struct attend_tile *t, uint32_t p)
            ((uint64_t)t->kv_head * kv->block_tokens + p % kv->block_tokens) * t->args->layer->row_bytes;
 }
 
-INLINE void fetch_rows(const unsigned char *p, uint64_t bytes)
+/* The next tile in the cache, asked for a few lines at a time while this one is folded: a core has a dozen misses in
+ * flight, and asking for all of it at once would stop it until they are back. */
+struct asks {
+    const unsigned char *run[2 * TILE_GROUPS]; /* keys and values of each 16 positions, which lie together */
+    uint32_t run_lines, at, n, each;           /* lines of a run; asked for so far; in all; at a time */
+};
+
+INLINE void ask(struct asks *s)
 {
-    for (uint64_t b = 0; b < bytes; b += 64)
-        _mm_prefetch((const char *)p + b, _MM_HINT_T0);
+    for (const uint32_t end = MIN(s->at + s->each, s->n); s->at < end; s->at++)
+        _mm_prefetch((const char *)s->run[s->at / s->run_lines] + (size_t)(s->at % s->run_lines) * 64, _MM_HINT_T1);
+}
+
+/* Positions lo .. lo+63 as far as they are before end. */
+static struct asks asks_of(const struct attend_tile *t, uint32_t lo, uint32_t end)
+{
+    const struct kv_layer *l = t->args->layer;
+    const uint32_t passes = 2 * ((t->n_rows * t->n_heads + SMALL_ROWS - 1) / SMALL_ROWS);
+    struct asks s = {.run_lines = (uint32_t)(l->row_bytes * VF + 63) / 64};
+    uint32_t runs = 0;
+    for (uint32_t p = lo; p < MIN(lo + ATTN_TILE, end); p += VF) {
+        const unsigned char *rows = kv_row(t, p);
+        s.run[runs++] = rows + l->k_at;
+        s.run[runs++] = rows + l->v_at;
+    }
+    s.n = runs * s.run_lines;
+    s.each = (s.n + passes - 1) / passes;
+    return s;
 }
 
 /* Sixteen positions at a time: blocks hold multiples of that, so they lie behind each other. Those outside from .. to
  * are brought in too, whatever they hold, and never used. */
 INLINE void load_tile(enum dtype dtype, bool whole, struct worker *w, const struct attend_tile *t, uint32_t lo,
-    uint32_t from, uint32_t to, uint32_t ahead)
+    uint32_t from, uint32_t to)
 {
     const uint32_t n = t->args->head_dim, wide = (n + VF - 1) / VF * VF;
     const uint64_t k_at = t->args->layer->k_at, v_at = t->args->layer->v_at, row_bytes = t->args->layer->row_bytes;
     float *keys = w->k, *values = w->v;
     for (uint32_t p0 = from / VF * VF; p0 < to; p0 += VF) {
         const unsigned char *rows = kv_row(t, p0);
-        if (p0 + ATTN_TILE < ahead) {
-            const unsigned char *next = kv_row(t, p0 + ATTN_TILE);
-            fetch_rows(next + k_at, VF * row_bytes);
-            fetch_rows(next + v_at, VF * row_bytes);
-        }
         if (keys_lie_turned(dtype))
             for (uint32_t d = 0; d < n; d++)
                 vf_store(keys + (size_t)d * ATTN_TILE + (p0 - lo), load_kv(dtype, true, rows + k_at, d * VF, 0));
@@ -164,21 +183,20 @@ INLINE void load_tile(enum dtype dtype, bool whole, struct worker *w, const stru
     }
 }
 
-static void load_any(
-    struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from, uint32_t to, uint32_t ahead)
+static void load_any(struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from, uint32_t to)
 {
     const bool whole = t->args->head_dim % VF == 0;
     switch (t->args->layer->dtype) {
-    case DTYPE_F32: load_tile(DTYPE_F32, false, w, t, lo, from, to, ahead); break;
+    case DTYPE_F32: load_tile(DTYPE_F32, false, w, t, lo, from, to); break;
     case DTYPE_F16:
         if (whole)
-            load_tile(DTYPE_F16, true, w, t, lo, from, to, ahead);
+            load_tile(DTYPE_F16, true, w, t, lo, from, to);
         else
-            load_tile(DTYPE_F16, false, w, t, lo, from, to, ahead);
+            load_tile(DTYPE_F16, false, w, t, lo, from, to);
         break;
-    case DTYPE_BF16: load_tile(DTYPE_BF16, false, w, t, lo, from, to, ahead); break;
-    case DTYPE_Q8_0: load_tile(DTYPE_Q8_0, true, w, t, lo, from, to, ahead); break;
-    default: load_tile(DTYPE_Q4_0, true, w, t, lo, from, to, ahead); break;
+    case DTYPE_BF16: load_tile(DTYPE_BF16, false, w, t, lo, from, to); break;
+    case DTYPE_Q8_0: load_tile(DTYPE_Q8_0, true, w, t, lo, from, to); break;
+    default: load_tile(DTYPE_Q4_0, true, w, t, lo, from, to); break;
     }
 }
 
@@ -226,9 +244,10 @@ INLINE void small_rows(int vecs, uint32_t rows, const float *const *a, const flo
 
 /* All rows and the n columns (whole vectors) of c. */
 static void small_product(uint32_t rows, uint32_t n, const float *const *a, const float *b, size_t b_step,
-    uint32_t from, uint32_t to, const float *shrink, float *c, size_t c_step)
+    uint32_t from, uint32_t to, const float *shrink, float *c, size_t c_step, struct asks *asks)
 {
     for (uint32_t r = 0; r < rows; r += SMALL_ROWS) {
+        ask(asks);
         const uint32_t some = MIN(rows - r, (uint32_t)SMALL_ROWS);
         const float *by = shrink != NULL ? shrink + r : NULL;
         float *to_c = c + r * c_step;
@@ -243,35 +262,49 @@ static void small_product(uint32_t rows, uint32_t n, const float *const *a, cons
 /* ---- folding a tile into some pairs ---------------------------------------------------------------------------------
  */
 
-/* Scores to weights in place; positions from .. to-1 of the tile are visible. */
-static void weigh(struct worker *w, const struct attend_args *a, uint32_t i, uint32_t from, uint32_t to)
+/* Scores to weights in place for pairs first .. first+n-1; positions from .. to-1 of the tile are visible. Maxima
+ * first, then what the sums before shrink by, sixteen pairs at a time, then the weights: one pair's chain from score to
+ * weight takes several times as long as its instructions. */
+static void weigh(struct worker *w, const struct attend_args *a, uint32_t first, uint32_t n, uint32_t from, uint32_t to)
 {
-    float *s = w->score + (size_t)i * ATTN_TILE;
-    struct vf x[ATTN_TILE / VF], top = vf_set(w->max[i]);
-    EACH (v, ATTN_TILE / VF) {
-        x[v] = vf_mul(vf_load(s + v * VF), vf_set(a->scale));
-        if (a->cap > 0.0f)
-            x[v] = soft_cap(x[v], a->cap);
-        const struct vf seen = vf_if_lane((int)from - v * VF, (int)to - v * VF, x[v], vf_set(LOWEST));
-        top = vf_max(seen, top); /* a NaN score leaves the maximum alone */
+    _Alignas(64) float before[VF] = {0}, most[VF] = {0}, shrink[VF];
+    for (uint32_t end = first + n; first < end; first += VF) {
+        const uint32_t some = MIN(end - first, (uint32_t)VF);
+        memcpy(before, w->max + first, some * sizeof *before);
+        for (uint32_t i = 0; i < some; i++) {
+            float *s = w->score + (size_t)(first + i) * ATTN_TILE;
+            struct vf top = vf_set(before[i]);
+            EACH (v, ATTN_TILE / VF) {
+                struct vf x = vf_mul(vf_load(s + v * VF), vf_set(a->scale));
+                if (a->cap > 0.0f)
+                    x = soft_cap(x, a->cap);
+                vf_store(s + v * VF, x);
+                const struct vf seen = vf_if_lane((int)from - v * VF, (int)to - v * VF, x, vf_set(LOWEST));
+                top = vf_max(seen, top); /* a NaN score leaves the maximum alone */
+            }
+            most[i] = vf_top(top);
+        }
+        vf_store(shrink, vf_exp(vf_sub(vf_load(before), vf_load(most))));
+        memcpy(w->max + first, most, some * sizeof *most);
+        memcpy(w->shrink + first, shrink, some * sizeof *shrink);
+        for (uint32_t i = 0; i < some; i++) {
+            float *s = w->score + (size_t)(first + i) * ATTN_TILE, *sums = w->sum + (size_t)(first + i) * VF;
+            struct vf sum = vf_mul(vf_load(sums), vf_set(shrink[i]));
+            EACH (v, ATTN_TILE / VF) {
+                const struct vf e = vf_exp(vf_sub(vf_load(s + v * VF), vf_set(most[i])));
+                const struct vf p = vf_if_lane((int)from - v * VF, (int)to - v * VF, e, vf_set(0.0f));
+                vf_store(s + v * VF, p);
+                sum = vf_add(sum, p);
+            }
+            vf_store(sums, sum);
+        }
     }
-    const float most = vf_top(top), shrink = vf_top(vf_exp(vf_set(w->max[i] - most)));
-    struct vf sum = vf_mul(vf_load(w->sum + (size_t)i * VF), vf_set(shrink));
-    EACH (v, ATTN_TILE / VF) {
-        const struct vf e = vf_exp(vf_sub(x[v], vf_set(most)));
-        const struct vf p = vf_if_lane((int)from - v * VF, (int)to - v * VF, e, vf_set(0.0f));
-        vf_store(s + v * VF, p);
-        sum = vf_add(sum, p);
-    }
-    vf_store(w->sum + (size_t)i * VF, sum);
-    w->max[i] = most;
-    w->shrink[i] = shrink;
 }
 
 /* Pairs first .. first+n-1, which all see positions from .. to-1 of the tile at lo. here: the tile in the cache, when
- * it was not laid out. */
-static void fold(struct worker *w, const struct attend_args *a, const struct tile_here *here, uint32_t first,
-    uint32_t n, uint32_t lo, uint32_t from, uint32_t to)
+ * it was not laid out; else the next tile is asked for meanwhile. */
+static void fold(struct worker *w, const struct attend_args *a, const struct tile_here *here, struct asks *asks,
+    uint32_t first, uint32_t n, uint32_t lo, uint32_t from, uint32_t to)
 {
     const uint32_t d = a->head_dim, wide = (d + VF - 1) / VF * VF;
     const uint32_t cols = (to - lo + VF - 1) / VF * VF;
@@ -280,19 +313,18 @@ static void fold(struct worker *w, const struct attend_args *a, const struct til
     if (here != NULL)
         few_scores(here, n, w->query + first, d, cols / VF, score);
     else
-        small_product(n, cols, w->query + first, w->k, ATTN_TILE, 0, d, NULL, score, ATTN_TILE);
-    for (uint32_t i = 0; i < n; i++) {
-        weigh(w, a, first + i, from - lo, to - lo);
+        small_product(n, cols, w->query + first, w->k, ATTN_TILE, 0, d, NULL, score, ATTN_TILE, asks);
+    weigh(w, a, first, n, from - lo, to - lo);
+    for (uint32_t i = 0; i < n; i++)
         weights[i] = score + (size_t)i * ATTN_TILE;
-    }
     if (here != NULL)
         few_values(here, n, d, from - lo, to - lo, score, w->shrink + first, out);
     else
-        small_product(n, wide, weights, w->v, wide, from - lo, to - lo, w->shrink + first, out, wide);
+        small_product(n, wide, weights, w->v, wide, from - lo, to - lo, w->shrink + first, out, wide, asks);
 }
 
-static void fold_tile(struct worker *w, const struct attend_tile *t, const struct tile_here *here, uint32_t lo,
-    uint32_t from_all, uint32_t to_all)
+static void fold_tile(struct worker *w, const struct attend_tile *t, const struct tile_here *here, struct asks *asks,
+    uint32_t lo, uint32_t from_all, uint32_t to_all)
 {
     const struct attend_args *a = t->args;
     const uint32_t *pos = t->batch->pos + t->first_row;
@@ -307,7 +339,7 @@ static void fold_tile(struct worker *w, const struct attend_tile *t, const struc
             to = e;
         }
         if (from < to)
-            fold(w, a, here, r * t->n_heads, n * t->n_heads, lo, from, to);
+            fold(w, a, here, asks, r * t->n_heads, n * t->n_heads, lo, from, to);
         r += n;
     }
 }
@@ -341,15 +373,18 @@ static void attend_part(struct worker *w, const struct attend_tile *t, uint32_t 
     const uint32_t first = MAX(start, part * ATTN_PART), last = MIN(end, (part + 1) * ATTN_PART);
     const struct kv_layer *l = t->args->layer;
     struct tile_here here = {.k_at = l->k_at, .v_at = l->v_at, .row_bytes = l->row_bytes};
+    struct asks asks = {0};
     const bool stays = stays_here(t);
     for (uint32_t lo = first / ATTN_TILE * ATTN_TILE; lo < last; lo += ATTN_TILE) {
         const uint32_t from = MAX(lo, first), to = MIN(lo + ATTN_TILE, last);
         if (stays) {
             find_tile(t, lo, start, end, here.rows);
             find_tile(t, lo + ATTN_TILE, start, end, here.next);
-        } else
-            load_any(w, t, lo, from, to, end);
-        fold_tile(w, t, stays ? &here : NULL, lo, from, to);
+        } else {
+            load_any(w, t, lo, from, to);
+            asks = asks_of(t, lo + ATTN_TILE, end);
+        }
+        fold_tile(w, t, stays ? &here : NULL, &asks, lo, from, to);
     }
 }
 

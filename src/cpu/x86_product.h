@@ -629,7 +629,7 @@ static void int_panels(struct product_room *room, const struct product *p, uint3
     uint32_t panel0, uint32_t n_panels)
 {
     const struct packed *w = p->w->packed;
-    const uint32_t n_groups = p->w->n_in / ACT_GROUP, side = n_rows == 1 ? 1 : SIDE_MAX;
+    const uint32_t n_groups = p->w->n_in / ACT_GROUP, side = MIN(n_rows, SIDE_MAX);
     const struct walk walk = {.panel0 = panel0,
         .n_panels = n_panels,
         .side = side,

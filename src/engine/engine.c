@@ -251,6 +251,8 @@ static bool turn(struct engine *en, uint64_t *next_ns)
     en->stats.turns++;
     const uint64_t end = clock_now(en->clock);
     en->stats.busy_ns += end - start;
+    if (live > 0) /* before anybody hears that it is over: a long step is not stuck any more */
+        atomic_store_explicit(&en->progress_ns, MAX(end, (uint64_t)1), memory_order_relaxed);
     publish(en, end);
     mail_give(en);
     note_state(en);

@@ -41,6 +41,8 @@ struct fake_runner {
     struct flight flights[2];  /* by step parity */
     uint64_t free_ns;          /* the device is free from then on */
     uint64_t *mask;            /* a bit per id */
+    struct masks *beside;      /* or NULL */
+    uint32_t *mask_row;        /* [seqs_max] of a plan's sequences; UINT32_MAX: none */
     struct grammar_walk *walk; /* behind guesses */
 };
 
@@ -286,7 +288,7 @@ static void fill_logprobs(
 
 /* The tokens of one sequence, from the chains of its last rows: until one is not what was guessed. */
 static void choose_seq(const struct fake_runner *f, const struct plan *p, const struct plan_seq *s,
-    const struct slot_view *v, const uint64_t *chain, struct flight *fl)
+    const struct slot_view *v, uint32_t mask_row, const uint64_t *chain, struct flight *fl)
 {
     const int32_t *guess = plan_token(p) + s->first_row + s->n_rows - s->n_spec;
     const struct grammar_walk *walk = v->request != NULL ? v->choice->walk : NULL;
@@ -296,7 +298,8 @@ static void choose_seq(const struct fake_runner *f, const struct plan *p, const 
         if (v->request == NULL) /* it has ended: any token will do */
             return;
         const struct slot_view at = slot_view_later(v, i);
-        const struct row_mask mask = choose_mask(&at, walk, f->mask, f->o.vocab);
+        const struct row_mask mask = i == 0 && mask_row != UINT32_MAX ? masks_row(f->beside, mask_row)
+                                                                      : choose_mask(&at, walk, f->mask, f->o.vocab);
         fl->tokens[k].id = fake_choose(&f->o, &at, chain[i], mask);
         if (fl->tokens[k].id == STEP_ID_NONE)
             fl->tokens[k].id = choose_none(&at, walk, mask, f->o.vocab);
@@ -312,11 +315,31 @@ static void choose_seq(const struct fake_runner *f, const struct plan *p, const 
     }
 }
 
+/* Masks of all rows with a grammar, by other threads; the device has its step already. */
+static void make_masks(struct fake_runner *f, const struct plan *p, const struct slots *slots)
+{
+    uint32_t n = 0;
+    masks_clear(f->beside);
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        struct slot_view v;
+        slots->view(slots->ctx, plan_seqs(p)[i].slot, &v);
+        const bool wants = plan_seqs(p)[i].samples != 0 && v.request != NULL && v.choice->walk != NULL;
+        f->mask_row[i] = wants ? masks_add(f->beside, &v) : UINT32_MAX;
+        n += wants;
+    }
+    masks_start(f->beside);
+    if (f->o.masks.busy != NULL)
+        f->o.masks.busy(f->o.masks.ctx, n);
+    masks_join(f->beside);
+}
+
 static enum err fake_sample(struct runner *r, const struct plan *p, const struct slots *slots, struct error *e)
 {
     struct fake_runner *f = self(r);
     struct flight *fl = &f->flights[p->step & 1];
     uint32_t n = 0;
+    if (f->beside != NULL)
+        make_masks(f, p, slots);
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct plan_seq *s = &plan_seqs(p)[i];
         struct slot_view v;
@@ -325,7 +348,7 @@ static enum err fake_sample(struct runner *r, const struct plan *p, const struct
             TRY(prove_tokens(f, p, s, &v, e));
         if (!s->samples)
             continue;
-        choose_seq(f, p, s, &v, fl->chain + n, fl);
+        choose_seq(f, p, s, &v, f->beside != NULL ? f->mask_row[i] : UINT32_MAX, fl->chain + n, fl);
         n += s->n_spec + 1;
     }
     return OK;
@@ -354,6 +377,8 @@ static void fake_close(struct runner *r)
         mem_free(f->flights[i].tokens);
         mem_free(f->flights[i].top);
     }
+    masks_free(f->beside);
+    mem_free(f->mask_row);
     mem_free(f->cells);
     mem_free(f->host);
     mem_free(f->mask);
@@ -385,7 +410,8 @@ enum err fake_runner_open(const struct fake_runner_options *o, const struct runn
     f->host = mem_array((size_t)n_host_blocks * block_tokens, sizeof *f->host);
     f->mask = mem_array((o->vocab + 63) / 64, sizeof *f->mask);
     f->walk = mem_zalloc(grammar_walk_bytes());
-    bool ok = f->cells != NULL && f->host != NULL && f->mask != NULL && f->walk != NULL;
+    f->mask_row = mem_array(l->seqs_max, sizeof *f->mask_row);
+    bool ok = f->cells != NULL && f->host != NULL && f->mask != NULL && f->walk != NULL && f->mask_row != NULL;
     for (size_t i = 0; i < COUNT_OF(f->flights); i++) {
         struct flight *fl = &f->flights[i];
         fl->chain = mem_array(l->out_max, sizeof *fl->chain);
@@ -396,6 +422,14 @@ enum err fake_runner_open(const struct fake_runner_options *o, const struct runn
     if (!ok) {
         fake_close(&f->base);
         return FAIL(e, ERR_NOMEM, "no memory for a runner of %u blocks", n_blocks);
+    }
+    if (o->masks.threads > 0) {
+        const enum err err = masks_new(l->seqs_max, o->vocab, o->masks.threads, &f->beside, e);
+        if (err != OK) {
+            fake_close(&f->base);
+            return err;
+        }
+        masks_watch(f->beside, o->masks.made, o->masks.ctx);
     }
     *out = &f->base;
     return OK;

@@ -102,10 +102,12 @@ void publish_done(struct engine *en, const struct request *r)
     s->n_tenants = MAX(s->n_tenants, tenant + 1);
     add(en, HIST_E2E, seconds(r->t_arrival, r->t_end));
     add(en, HIST_PROMPT_TOKENS, r->o.n_prompt);
+    add(en, HIST_MOST_TOKENS, most);
     add(en, HIST_MAX_TOKENS, r->o.max_tokens);
     add(en, HIST_N, r->n_choices);
     if (r->t_admitted == 0)
         return;
+    add(en, HIST_COMPUTED_TOKENS, r->o.n_prompt - MIN(r->n_cached, r->o.n_prompt));
     add(en, HIST_QUEUE, seconds(r->t_arrival, r->t_admitted));
     add(en, HIST_INFERENCE, seconds(r->t_admitted, r->t_end));
     if (r->t_first_token == 0)

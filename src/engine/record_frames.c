@@ -31,6 +31,7 @@ static const struct field sched_fields[] = {
     F(sched_options, admission, FIELD_ENUM),
     F(sched_options, watermark, FIELD_F64),
     F(sched_options, itl_target_ns, FIELD_U64),
+    F(sched_options, itl_factor, FIELD_F64),
     F(sched_options, chunk_max, FIELD_U32),
     F(sched_options, preempt, FIELD_ENUM),
     F(sched_options, preempt_every, FIELD_U32),

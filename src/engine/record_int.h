@@ -6,7 +6,7 @@
 #include "engine/record.h"
 
 #define RECORD_MAGIC   "quernrec"
-#define RECORD_VERSION 3u
+#define RECORD_VERSION 4u
 
 enum frame_kind {
     FRAME_OPTIONS = 1,

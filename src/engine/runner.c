@@ -3,16 +3,18 @@
  *
  * Choosing. When every row of a step is plainly greedy (temperature 0 and nothing that changes or reports logits), the
  * device itself finds the largest and only indices come back. Otherwise the rows are sampled one by one by sample/: on
- * a device whose memory is the host's in place, without a copy, its threads sharing the rows; elsewhere each row is
- * fetched first. Which way a row goes never changes its token. The rows of a sequence with guesses are one piece of
- * work, row after row, until a guess is wrong.
+ * a device whose memory is the host's in place, without a copy, its threads sharing the rows; elsewhere rows are
+ * fetched some at a time, and a few threads choose among the last ones while the next ones come. Which way a row goes
+ * never changes its token. The rows of a sequence with guesses are one piece of work, row after row, until a guess is
+ * wrong.
  *
  * Grammars. A row's mask is made by the worker that chooses its token; where rows have to be fetched, all masks are
- * made first, while the device computes. Either way the walk stands behind the newest token, since the step before has
- * been committed by then. Behind a guess that was right it is a copy that goes on.
+ * made before, by those threads, while the device computes (masks.h). Either way the walk stands behind the newest
+ * token, since the step before has been committed by then. Behind a guess that was right it is a copy that goes on.
  *
  * Swap space is plain host memory here: a block goes there and comes back in one copy. */
 #include "base/mem.h"
+#include "base/team.h"
 #include "engine/runner_int.h"
 
 #include <string.h>
@@ -208,8 +210,7 @@ static void run_job(void *ctx, uint32_t out, uint32_t worker)
     const struct row_job *j = &m->jobs[out];
     if (j->view.request == NULL)
         return;
-    const float *logits = decoder_lend_logits(m->d, out);
-    logits = logits != NULL ? logits : m->row;
+    const float *logits = j->logits != NULL ? j->logits : decoder_lend_logits(m->d, out);
     if (j->samples)
         choose(m, j, logits, worker);
     else
@@ -219,27 +220,88 @@ static void run_job(void *ctx, uint32_t out, uint32_t worker)
 enum err runner_choose_here(struct model_runner *m, uint32_t out, struct error *e)
 {
     TRY(decoder_read_logits(m->d, out, m->row, e));
+    m->jobs[out].logits = m->row;
     run_job(m, out, 0);
     return OK;
 }
 
-static enum err sample_rows(struct model_runner *m, struct error *e)
+struct chunk_job {
+    struct model_runner *m;
+    const uint32_t *jobs;
+};
+
+static void run_chunk(void *ctx, uint32_t tile, uint32_t worker)
 {
-    if (m->n_jobs > 0 && decoder_lend_logits(m->d, 0) != NULL) {
-        decoder_host_run(m->d, m->n_jobs, run_job, m);
-        return decoder_wait(m->d, e);
-    }
-    for (uint32_t i = 0; i < m->n_jobs; i++) { /* the device is still at work */
+    const struct chunk_job *c = ctx;
+    run_job(c->m, c->jobs[tile], worker);
+}
+
+static bool has_guesses(const struct row_job *j)
+{
+    return j->samples && j->seq->n_spec > 0;
+}
+
+static void start_masks(struct model_runner *m)
+{
+    masks_clear(m->beside);
+    for (uint32_t i = 0; i < m->n_jobs; i++) {
         struct row_job *j = &m->jobs[i];
         j->has_mask = j->view.request != NULL && j->samples && j->view.choice->walk != NULL;
         if (j->has_mask)
-            j->mask = choose_mask(&j->view, j->view.choice->walk, m->masks + (size_t)i * m->mask_words, m->vocab);
+            j->mask_row = masks_add(m->beside, &j->view);
     }
-    for (uint32_t i = 0; i < m->n_jobs; i++) {
-        if (m->jobs[i].view.request != NULL)
-            TRY(runner_choose_here(m, i, e));
+    masks_start(m->beside);
+}
+
+static void join_masks(struct model_runner *m)
+{
+    masks_join(m->beside);
+    for (uint32_t i = 0; i < m->n_jobs; i++)
+        if (m->jobs[i].has_mask)
+            m->jobs[i].mask = masks_row(m->beside, m->jobs[i].mask_row);
+}
+
+/* Masks while the device is still at work, which the first fetch waits for; then rows, some at a time. */
+static enum err sample_fetched(struct model_runner *m, struct error *e)
+{
+    struct team *team = masks_team(m->beside);
+    struct chunk_job work[2] = {{m, m->chunk[0]}, {m, m->chunk[1]}};
+    enum err err = OK;
+    start_masks(m);
+    for (uint32_t i = 0, turn = 0; err == OK && i < m->n_jobs; turn++) {
+        float *room = m->fetched + (size_t)(turn % 2) * FETCH_ROWS * m->vocab;
+        uint32_t n = 0;
+        for (; i < m->n_jobs && n < FETCH_ROWS && err == OK; i++) {
+            struct row_job *j = &m->jobs[i];
+            if (j->view.request == NULL || has_guesses(j))
+                continue;
+            err = decoder_read_logits(m->d, i, room + (size_t)n * m->vocab, e);
+            j->logits = room + (size_t)n * m->vocab;
+            m->chunk[turn % 2][n++] = i;
+        }
+        if (turn == 0)
+            join_masks(m);
+        else
+            team_join(team);
+        team_start(team, err == OK ? n : 0, run_chunk, &work[turn % 2]);
     }
-    return OK;
+    team_join(team);
+    for (uint32_t i = 0; err == OK && i < m->n_jobs; i++) { /* these read the device themselves */
+        const struct row_job *j = &m->jobs[i];
+        if (j->view.request == NULL || !has_guesses(j))
+            continue;
+        err = runner_choose_here(m, i, e);
+    }
+    return err;
+}
+
+static enum err sample_rows(struct model_runner *m, struct error *e)
+{
+    if (m->beside != NULL)
+        return m->n_jobs > 0 ? sample_fetched(m, e) : OK;
+    if (m->n_jobs > 0)
+        decoder_host_run(m->d, m->n_jobs, run_job, m);
+    return decoder_wait(m->d, e);
 }
 
 void runner_take_best(struct model_runner *m)
@@ -337,6 +399,8 @@ void model_runner_close(struct model_runner *m)
     for (uint32_t i = 0; m->samplers != NULL && i < m->n_workers; i++)
         sampler_free(m->samplers[i]);
     mem_free(m->samplers);
+    masks_free(m->beside);
+    mem_free(m->fetched);
     mem_free(m->masks);
     mem_free(m->walks);
     mem_free(m->host);
@@ -383,6 +447,12 @@ static enum err make_room(struct model_runner *m, struct error *e)
         m->best == NULL || m->tokens == NULL || m->prompts == NULL || m->token_top == NULL || m->prompt_top == NULL ||
         m->samplers == NULL || m->masks == NULL || m->walks == NULL || m->hidden == NULL || m->pools == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for a runner with %u host blocks", m->n_host_blocks);
+    if (!decoder_lends_logits(m->d)) {
+        m->fetched = mem_array((size_t)2 * FETCH_ROWS * m->vocab, sizeof *m->fetched);
+        if (m->fetched == NULL)
+            return FAIL(e, ERR_NOMEM, "no memory for the logits of %d rows", 2 * FETCH_ROWS);
+        TRY(masks_new(l->out_max, m->vocab, m->n_workers, &m->beside, e));
+    }
     for (uint32_t i = 0; i < m->n_workers; i++)
         TRY(sampler_new(m->vocab, &m->samplers[i], e));
     return OK;
@@ -408,7 +478,7 @@ enum err model_runner_open(
     m->vocab = decoder_vocab(d);
     m->n_hidden = decoder_hidden(d);
     m->n_host_blocks = n_host_blocks;
-    m->n_workers = decoder_host_workers(d);
+    m->n_workers = decoder_lends_logits(d) ? decoder_host_workers(d) : masks_threads();
     m->block_bytes = decoder_block_bytes(d);
     m->mask_words = (m->vocab + 63) / 64;
     m->walk_bytes = (grammar_walk_bytes() + 63) / 64 * 64; /* a line of its own for each */

@@ -19,6 +19,7 @@
 #define ENGINE_RUNNER_H
 
 #include "engine/choose.h"
+#include "engine/masks.h"
 #include "sched/sched.h"
 
 struct runner;
@@ -67,6 +68,12 @@ struct fake_runner_options {
     uint32_t depth;
     uint64_t fail_at_step; /* forward fails there; 0 = never */
     bool check_kv; /* keep every block's tokens and prove on each row that the context read is the sequence's own */
+    struct {
+        uint32_t threads; /* with the engine's, that make masks while the device works; 0: the engine's makes them */
+        masks_fn *made;   /* told of each */
+        void (*busy)(void *ctx, uint32_t n_masks); /* the engine thread, when it would wait for the device */
+        void *ctx;
+    } masks;
 };
 enum err fake_runner_open(const struct fake_runner_options *o, const struct runner_limits *l, uint32_t n_blocks,
     uint32_t n_host_blocks, uint32_t block_tokens, struct runner **out, struct error *e) MUST_CHECK;

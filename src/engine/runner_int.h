@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "engine/choose.h"
+#include "engine/masks.h"
 #include "engine/runner.h"
 #include "model/model.h"
 
@@ -11,6 +12,8 @@ struct row_job { /* one output row; the first of a sequence with guesses stands 
     const struct plan_seq *seq;
     bool samples, has_mask;
     struct row_mask mask; /* of its first row, when it was made before the rows were there */
+    uint32_t mask_row;    /* its number among those */
+    const float *logits;  /* where they were fetched to; NULL: they lie where the device has them */
     uint32_t i;           /* into the tokens or the prompts of the result; tokens of guesses follow */
     uint32_t pos;
     uint32_t first_ask, n_asks; /* of its tokens, when the device chooses */
@@ -19,6 +22,7 @@ struct row_job { /* one output row; the first of a sequence with guesses stands 
 };
 
 #define SLOT_UNUSED UINT32_MAX
+#define FETCH_ROWS  16 /* rows that are chosen from at once, while as many are on their way */
 
 struct model_runner {
     struct runner base;
@@ -34,7 +38,10 @@ struct model_runner {
     uint32_t mask_words;
     unsigned char *walks; /* [n_workers][walk_bytes]: for the grammars of sequences with guesses */
     size_t walk_bytes;
-    float *row;           /* [vocab], where logits must be fetched */
+    struct masks *beside; /* NULL where logits need not be fetched */
+    float *fetched;       /* [2][FETCH_ROWS][vocab] */
+    uint32_t chunk[2][FETCH_ROWS];
+    float *row;           /* [vocab], for rows behind a guess */
     struct row_job *jobs; /* [out_max] */
     uint32_t n_jobs;
     bool wants_best;

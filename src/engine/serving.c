@@ -1,6 +1,7 @@
 /* From options to an engine; see serving.h. */
 #include "engine/serving.h"
 
+#include "base/aside.h"
 #include "base/hash.h"
 #include "base/limits.h"
 #include "base/machine.h"
@@ -12,13 +13,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CPU_SEQS      32 /* a step's products grow with its rows from the first on, so more only wait for each other */
-#define CPU_ROWS      256
-#define GPU_SEQS      256
-#define GPU_ROWS      2048
-#define SHARE_DEFAULT 0.5 /* of what is free beside the weights: the machine has other work */
-#define SHARE_DEVICE  0.9 /* the same of a device, which has none; the rest is for what its products need */
-#define SWAP_PROBES   4   /* blocks copied to learn what one costs */
+#define CPU_SEQS       32 /* a step's products grow with its rows from the first on, so more only wait for each other */
+#define CPU_ROWS       256
+#define CPU_ITL_NS     (100 * NS_PER_MS) /* a step of prompts takes a CPU seconds: streams would stand still for them */
+#define CPU_ITL_FACTOR 3                 /* for models whose streams alone take that long */
+#define GPU_SEQS       256
+#define GPU_ROWS       2048
+#define SHARE_DEFAULT  0.5 /* of what is free beside the weights: the machine has other work */
+#define SHARE_DEVICE   0.9 /* the same of a device, which has none; the rest is for what its products need */
+#define SWAP_PROBES    4   /* blocks copied to learn what one costs */
 
 struct sched_options serving_sched_default(const struct ops *ops)
 {
@@ -27,6 +30,8 @@ struct sched_options serving_sched_default(const struct ops *ops)
     s.max_num_seqs = is_cpu ? CPU_SEQS : GPU_SEQS;
     s.max_batched_tokens = is_cpu ? CPU_ROWS : GPU_ROWS;
     s.block_tokens = FIT_BLOCK_TOKENS;
+    s.itl_target_ns = is_cpu ? CPU_ITL_NS : 0;
+    s.itl_factor = is_cpu ? CPU_ITL_FACTOR : 0;
     return s;
 }
 
@@ -38,6 +43,7 @@ enum err serving_tune(struct sched_options *s, const char *aim, char *said, stru
         s->batching = BATCH_CONTINUOUS;
         s->order = ORDER_FCFS;
         s->itl_target_ns = 0;
+        s->itl_factor = 0;
         snprintf(said, 256, "batching=continuous order=fcfs max-num-seqs=%u max-num-batched-tokens=%u itl-target-ms=0",
             s->max_num_seqs, s->max_batched_tokens);
     } else if (strcmp(aim, "latency") == 0) {
@@ -45,11 +51,13 @@ enum err serving_tune(struct sched_options *s, const char *aim, char *said, stru
         s->batching = BATCH_CONTINUOUS;
         s->order = ORDER_FCFS;
         s->itl_target_ns = 100 * NS_PER_MS;
+        s->itl_factor = 0;
         snprintf(said, 256, "batching=continuous order=fcfs max-num-seqs=%u itl-target-ms=100", s->max_num_seqs);
     } else if (strcmp(aim, "ttft") == 0) {
         s->batching = BATCH_PREFILL_FIRST;
         s->order = ORDER_SJF;
         s->itl_target_ns = 0;
+        s->itl_factor = 0;
         snprintf(said, 256, "batching=prefill-first order=sjf itl-target-ms=0");
     } else
         return FAIL(e, ERR_NOT_FOUND, "there is no aim '%s': throughput, latency and ttft", aim);
@@ -170,6 +178,8 @@ static enum err open_text(struct serving *s, const struct serving_options *o, st
     struct vocab_view vocab = *tok_vocab(s->tok); /* only what the model can choose */
     vocab.n = MIN(vocab.n, s->config.vocab);
     TRY(grammar_vocab_new(&vocab, &s->grammar_vocab, e));
+    TRY(tok_cutter_new(s->tok, &s->cutter, e));
+    grammar_vocab_cutter(s->grammar_vocab, tok_cutter_cut, s->cutter);
     TRY(model_chat_open(s->source, &s->chats, e));
     return chat_set_count(s->chats) > 0 ? chat_set_pick(s->chats, NULL, false, &s->chat, e) : OK;
 }
@@ -209,7 +219,8 @@ static enum err open_decoder(
         .n_blocks = s->n_blocks,
         .deterministic = o->deterministic,
         .progress = o->progress,
-        .progress_ctx = o->progress_ctx};
+        .progress_ctx = o->progress_ctx,
+        .stop = s->stop};
     return decoder_open(&src, &s->config, &d, &s->decoder, e);
 }
 
@@ -343,6 +354,45 @@ static enum err open_engine(struct serving *s, const struct serving_options *o, 
     return err;
 }
 
+static enum err open_rest(struct serving *s, const struct serving_options *o, struct error *e)
+{
+    TRY(size_it(s, o, e));
+    s->numerics = numerics_of(s, o);
+    return open_engine(s, o, e);
+}
+
+struct text_errand {
+    struct serving *s;
+    const struct serving_options *o;
+};
+
+static enum err run_text_errand(void *ctx, struct error *e)
+{
+    struct text_errand *x = ctx;
+    return open_text(x->s, x->o, e);
+}
+
+/* Tokenizer, vocabulary and templates are made on one core while the others pack weights; when they are refused,
+ * binding is given up. A draft is compared with the tokenizer first. */
+static enum err open_text_and_engine(struct serving *s, const struct serving_options *o, struct error *e)
+{
+    struct text_errand x = {s, o};
+    struct aside text;
+    struct error second = {0};
+    if (o->draft_path != NULL) {
+        TRY(open_text(s, o, e));
+        return open_rest(s, o, e);
+    }
+    aside_start(&text, run_text_errand, &x);
+    s->stop = &text.failed;
+    const enum err err = open_rest(s, o, &second);
+    s->stop = NULL;
+    TRY(aside_join(&text, e));
+    if (err != OK && e != NULL && e->code == OK)
+        *e = second;
+    return err;
+}
+
 enum err serving_open(struct serving *s, const struct serving_options *o, struct error *e)
 {
     clock_init(&s->own_clock);
@@ -353,10 +403,7 @@ enum err serving_open(struct serving *s, const struct serving_options *o, struct
     TRY(serving_describe(s, o, e));
     set_sched(s, o);
     set_spec(s, o);
-    TRY(open_text(s, o, e));
-    TRY(size_it(s, o, e));
-    s->numerics = numerics_of(s, o);
-    TRY(open_engine(s, o, e));
+    TRY(open_text_and_engine(s, o, e));
     s->load_ns = clock_now(&s->own_clock) - start;
     return OK;
 }
@@ -369,6 +416,7 @@ void serving_close(struct serving *s)
     serving_draft_close(s);
     chat_set_free(s->chats);
     grammar_vocab_free(s->grammar_vocab);
+    tok_cutter_free(s->cutter);
     tok_free(s->tok);
     model_source_close(s->source);
     memset(s, 0, sizeof *s);

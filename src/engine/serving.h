@@ -72,6 +72,7 @@ struct serving {
     struct serving_draft *draft; /* NULL when no model guesses */
 
     struct tok *tok;                     /* NULL with a built-in dummy shape */
+    struct tok_cutter *cutter;           /* of that, for grammar_vocab */
     struct chat_set *chats;              /* NULL or empty when the model has none */
     struct grammar_vocab *grammar_vocab; /* NULL with a built-in dummy shape */
     const struct chat_template *chat;    /* the default one; NULL when the model has none */
@@ -81,6 +82,7 @@ struct serving {
     struct clock own_clock, *clock;
     struct decoder *decoder; /* NULL with a fake runner */
     struct engine *engine;
+    const _Atomic bool *stop; /* while it is opened: set when that is in vain */
     uint64_t load_ns;
 };
 

@@ -31,6 +31,10 @@ const struct stats_buckets stats_buckets[HIST_COUNT] = {
     [HIST_INFERENCE] = BUCKETS("request_inference_time_seconds", "Admission to end.", request_time),
     [HIST_PROMPT_TOKENS] = BUCKETS("request_prompt_tokens", "Prompt tokens of a finished request.", tokens),
     [HIST_OUTPUT_TOKENS] = BUCKETS("request_generation_tokens", "Output tokens of a finished request.", tokens),
+    [HIST_MOST_TOKENS] =
+        BUCKETS("request_max_num_generation_tokens", "Output tokens of a request's longest choice.", tokens),
+    [HIST_COMPUTED_TOKENS] =
+        BUCKETS("request_prefill_kv_computed_tokens", "Prompt tokens that the prefix cache did not have.", tokens),
     [HIST_MAX_TOKENS] = BUCKETS("request_params_max_tokens", "max_tokens as asked for.", tokens),
     [HIST_N] = BUCKETS("request_params_n", "Choices as asked for.", choices),
     [HIST_ITERATION_TOKENS] = BUCKETS("iteration_tokens_total", "Rows of a step.", rows),

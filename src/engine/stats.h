@@ -23,6 +23,8 @@ enum stats_histogram {
     HIST_INFERENCE,     /* admission to end */
     HIST_PROMPT_TOKENS, /* of a finished request */
     HIST_OUTPUT_TOKENS,
+    HIST_MOST_TOKENS,     /* the longest choice of a request */
+    HIST_COMPUTED_TOKENS, /* of a prompt, beside what the prefix cache had */
     HIST_MAX_TOKENS,
     HIST_N,
     HIST_ITERATION_TOKENS, /* rows of a step */

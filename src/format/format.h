@@ -49,8 +49,8 @@ struct model_source; /* an open model: its files, tensors and metadata */
 enum err model_source_open(const char *path, struct model_source **out, struct error *e) MUST_CHECK;
 void model_source_close(struct model_source *s); /* NULL is fine */
 
-/* Take the tensors' pages out of memory; they come again when touched. For after weights were copied elsewhere. */
-void model_source_forget(const struct model_source *s);
+/* Take these bytes of tensors out of memory; they come again when touched. For after weights were copied elsewhere. */
+void model_source_forget(const struct model_source *s, const void *p, size_t bytes);
 
 enum model_kind model_source_kind(const struct model_source *s);
 const char *model_source_path(const struct model_source *s); /* as given */

@@ -285,10 +285,10 @@ void model_source_close(struct model_source *s)
     mem_free(s);
 }
 
-void model_source_forget(const struct model_source *s)
+void model_source_forget(const struct model_source *s, const void *p, size_t bytes)
 {
     for (uint32_t i = 0; i < s->n_parts; i++)
-        file_map_forget(&s->parts[i].map);
+        file_map_forget(&s->parts[i].map, p, bytes);
 }
 
 enum model_kind model_source_kind(const struct model_source *s)

@@ -623,6 +623,7 @@ enum err automaton_make(struct build *b, expr_id root, struct automaton *a, stru
             exact = check_counting(&w);
     }
     TRY(build_check(b, e));
+    assert(w.need != NULL); /* or the building failed */
     const bool empty_too = b->exprs[root].nullable;
     if (w.need[0] == NEED_NEVER && !empty_too)
         return FAIL(e, ERR_INVALID, "no text can match the grammar within %d levels of nesting", GRAMMAR_DEPTH_MAX);

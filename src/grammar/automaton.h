@@ -112,6 +112,8 @@ struct grammar_vocab {
     uint32_t *sorted; /* ids with text, by their bytes */
     uint32_t n_sorted;
     struct class_cache *classes;
+    grammar_cut_fn *cut; /* or NULL */
+    void *cut_ctx;
 };
 
 enum err vocab_trie(

@@ -73,6 +73,7 @@ static bool class_meets(const struct token_class *c, uint32_t lo, uint32_t hi)
 static struct code_range codes_of(const uint8_t *p, size_t n, size_t len)
 {
     static const struct code_range by_len[] = {{1, 0}, {0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xFFFF}, {0x10000, 0x10FFFF}};
+    assert(n >= 1 && n <= len && len < COUNT_OF(by_len));
     uint32_t code = len == 1 ? p[0] : p[0] & (0x7Fu >> len);
     for (size_t i = 1; i < n; i++) {
         if ((p[i] & 0xC0) != 0x80)

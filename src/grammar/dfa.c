@@ -625,7 +625,7 @@ static void pair_edges(struct pairs *p, struct making *k, const struct dfa *x, c
         xe = x->edges + x->edge_at[a + 1];
     if (ey != NULL)
         ye = y->edges + y->edge_at[z + 1];
-    for (uint32_t lo = 0; lo < 256 && (ex < xe || ey < ye) && build_steps(p->b, 1);) {
+    for (uint32_t lo = 0; lo < 256 && (ex < xe || ey < ye) && build_steps(p->b, 3);) {
         while (ex < xe && ex->hi < lo)
             ex++;
         while (ey < ye && ey->hi < lo)

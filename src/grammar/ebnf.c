@@ -373,6 +373,7 @@ static void take_rule(struct ebnf *p)
     const uint32_t i = rule_named(p, name);
     if (i == NONE32)
         return;
+    assert(i < p->n_rules && p->rules != NULL);
     if (p->rules[i].defined) {
         bad(p, ERR_INVALID, at, "the rule %s is defined twice", str_show(name, shown, sizeof shown));
         return;
@@ -397,6 +398,7 @@ enum err ebnf_build(struct build *b, struct str text, expr_id *out, struct error
                 str_show(p.rules[i].name, shown, sizeof shown));
     const uint32_t root = rule_named(&p, STR("root"));
     TRY(build_check(b, e));
+    assert(root < p.n_rules && p.rules != NULL);
     if (!p.rules[root].defined)
         return FAIL(e, ERR_INVALID, "grammar: there is no rule root");
     *out = p.rules[root].rule;

@@ -67,6 +67,8 @@ enum err grammar_compile(
     if (err == OK)
         err = grammar_prepare(g, e);
     if (err == OK)
+        err = grammar_cuts(g, e);
+    if (err == OK)
         *out = g;
     else
         grammar_unref(g);
@@ -84,13 +86,15 @@ void grammar_unref(struct grammar *g)
         return;
     mask_cache_free(g->masks);
     mem_free(g->class_of);
+    mem_free(g->cut);
     automaton_fini(&g->a);
     mem_free(g);
 }
 
 size_t grammar_bytes(const struct grammar *g)
 {
-    return sizeof *g + g->a.bytes + g->a.n_states + mask_cache_bytes(g->masks);
+    return sizeof *g + g->a.bytes + g->a.n_states * (1 + (g->cut != NULL ? sizeof *g->cut : 0)) +
+           mask_cache_bytes(g->masks);
 }
 
 bool grammar_is_prefix(struct grammar *g, struct str text)

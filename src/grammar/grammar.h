@@ -32,6 +32,11 @@ struct grammar_vocab;
 enum err grammar_vocab_new(const struct vocab_view *v, struct grammar_vocab **out, struct error *e) MUST_CHECK;
 void grammar_vocab_free(struct grammar_vocab *v); /* NULL is fine */
 
+/* How the model's tokenizer cuts a text: ids, and how many; 0 when it cannot say. Set before grammars are compiled, and
+ * called by the threads that compile. Without it forced text is cut into the longest tokens. */
+typedef uint32_t grammar_cut_fn(void *ctx, struct str text, uint32_t *ids, uint32_t max);
+void grammar_vocab_cutter(struct grammar_vocab *v, grammar_cut_fn *fn, void *ctx);
+
 enum grammar_kind {
     GRAMMAR_JSON_SCHEMA, /* text: a schema; true or {} = any JSON value */
     GRAMMAR_JSON_OBJECT, /* any JSON object; text unused */
@@ -73,8 +78,9 @@ enum err grammar_accept(struct grammar_walk *w, uint32_t id, struct error *e) MU
 bool grammar_is_complete(const struct grammar_walk *w); /* the text may end here */
 
 /* The rule of jumping: where the grammar leaves exactly one text for the next bytes (and the text may not end here),
- * the longest token that lies wholly inside that text is the next token, without asking the model. A function of the
- * walk alone, so it is the same under any load; false when nothing is forced. */
+ * the token that the tokenizer cuts off that text, or where it was not asked (cut.c) the longest one that lies wholly
+ * inside it, is the next token, without asking the model. A function of the grammar and the walk alone, so it is the
+ * same under any load; false when nothing is forced. */
 bool grammar_jump(const struct grammar_walk *w, uint32_t *id);
 
 /* Plain recognisers over bytes, for tests: is this a whole text of the grammar, or the beginning of one? */

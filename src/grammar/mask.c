@@ -11,6 +11,10 @@
  * kept for every number of rounds that is further away from them than any token goes (SPANS), and only otherwise for
  * the exact number. Near the maximal depth sets are not kept, because there the depth decides.
  *
+ * Inside a string of bounded length nearly every number of rounds would be exact, since some token is always long
+ * enough to meet the end. There, where rounds are characters of a class, one set serves them all: each token with the
+ * number of rounds it needs, the least first. A token that needs so many is allowed wherever so many are left.
+ *
  * Threads: readers take no lock. A set is written once, then published in a table of atomic pointers; writers take a
  * mutex for the time of a copy. The memory for sets is one block, made with the grammar and touched as it fills; when
  * it is full, sets are made each time. */
@@ -19,10 +23,12 @@
 #include <pthread.h>
 #include <string.h>
 
-#define IDS_MAX  4096 /* tokens of a set that is kept as a list; more make a whole mask */
-#define LESS_MAX 2048 /* tokens of a class that a set does without */
+#define IDS_MAX    16384 /* tokens of a set that a descent remembers: 64 KB of the thread's stack */
+#define LESS_MAX   2048  /* tokens of a class that a set does without */
+#define ROUNDS_MAX 4096  /* tokens of a set by rounds */
 
 static const uint32_t SPANS[] = {4, 16, 64, 0}; /* rounds that tokens may add; 0: the exact rounds are in the key */
+#define BY_ROUNDS COUNT_OF(SPANS)               /* in a key, in their place */
 
 struct key {
     uint64_t lo, hi;
@@ -32,6 +38,7 @@ struct token_set {
     struct key key;
     bool more; /* look at one more frame; nothing else is here */
     bool dense;
+    bool by_rounds;     /* behind the ids stands how many rounds each needs, and they are in that order */
     uint8_t class_n;    /* number + 1 of a class whose tokens are in it too, less `n_less` of them; or 0 */
     uint16_t deeper;    /* frames it needs above its own */
     uint32_t n, n_less; /* ids; with dense: counted up to 2 */
@@ -109,6 +116,12 @@ static struct key key_frame(struct key k, const struct automaton *a, const struc
     return key_with(k, f->rounds);
 }
 
+/* Of a loop's frame whose rounds do not matter. */
+static struct key key_loop(struct key k, const struct stack_frame *f)
+{
+    return key_with(k, (uint64_t)f->to << 16 | f->loop);
+}
+
 static struct key key_state(uint32_t state, uint32_t span_number)
 {
     return key_with((struct key){0x51ED270B, 0x2545F491}, (uint64_t)span_number << 32 | state);
@@ -173,7 +186,8 @@ struct descent {
 static void emit(struct descent *d, uint32_t token)
 {
     for (; token != NONE32; token = d->v->same_as[token]) {
-        d->mask[token / 64] |= UINT64_C(1) << (token % 64);
+        if (d->mask != NULL)
+            d->mask[token / 64] |= UINT64_C(1) << (token % 64);
         if (d->n_ids < IDS_MAX)
             d->ids[d->n_ids] = token;
         d->n_ids++;
@@ -391,7 +405,6 @@ static const struct token_set *set_find(const struct grammar *g, const struct st
 {
     for (uint32_t i = 0; i < COUNT_OF(SPANS); i++) {
         struct key k = key_state(r.state, i);
-        bool loops = false;
         for (uint32_t at = r.frame;; at = frames[at].below) {
             const struct token_set *s = cache_get(g->masks, k);
             if (s == NULL)
@@ -399,10 +412,7 @@ static const struct token_set *set_find(const struct grammar *g, const struct st
             if (!s->more)
                 return frames[r.frame].depth + s->deeper <= GRAMMAR_DEPTH_MAX ? s : NULL;
             k = key_next(k, &g->a, frames, at, SPANS[i]);
-            loops |= frames[at].loop != 0;
         }
-        if (!loops)
-            return NULL;
     }
     return NULL;
 }
@@ -419,7 +429,7 @@ static void descent_init(struct descent *d, const struct grammar *g, const struc
         d->frames[k].of_base = 1;
     }
     stepper_init(&d->t, &g->a, d->frames, d->base, GRAMMAR_SCRATCH_FRAMES);
-    d->t.deepest = d->base - 1;
+    d->t.deepest = d->t.top = d->base - 1;
     d->pool[0] = (struct reading){r.state, d->base - 1};
     d->levels[0] = (struct level){0, 1, d->base};
 }
@@ -446,9 +456,9 @@ static void set_publish(struct grammar *g, const struct descent *d, struct token
     struct mask_cache *c = g->masks;
     const uint32_t lowest = MIN(d->t.lowest, d->base), looked = d->base - lowest;
     uint32_t span = 0;
-    while (SPANS[span] != 0 && SPANS[span] < d->t.added)
+    while (SPANS[span] != 0 && SPANS[span] < MAX(d->t.on_top, d->t.below) && !set->by_rounds)
         span++;
-    struct key k = key_state(state, span);
+    struct key k = key_state(state, set->by_rounds ? BY_ROUNDS : span);
     (void)pthread_mutex_lock(&c->lock);
     for (uint32_t i = 0; i <= looked && (c->n + looked + 1) * 2 < c->size; i++) {
         struct token_set *s = i == looked ? set : block_take(c, sizeof *s);
@@ -458,7 +468,9 @@ static void set_publish(struct grammar *g, const struct descent *d, struct token
             *s = (struct token_set){.more = true};
         s->key = k;
         cache_put(c, s);
-        if (i < looked)
+        if (i == 0 && set->by_rounds)
+            k = key_loop(k, &d->frames[d->base - 1]);
+        else if (i < looked)
             k = key_next(k, &g->a, d->frames, d->base - 1 - i, SPANS[span]);
     }
     (void)pthread_mutex_unlock(&c->lock);
@@ -469,6 +481,7 @@ static void set_keep(struct grammar *g, struct descent *d, const struct token_cl
 {
     const size_t words = d->v->words * sizeof(uint64_t);
     const bool dense = d->n_ids > IDS_MAX || (near == 0 && d->n_ids * sizeof(uint32_t) > words);
+    const bool known = d->n_ids <= IDS_MAX;
     if (dense && near != 0)
         return;
     struct token_set *s = set_take(g->masks, dense ? words : (d->n_ids + d->n_less) * sizeof(uint32_t));
@@ -479,16 +492,121 @@ static void set_keep(struct grammar *g, struct descent *d, const struct token_cl
         .deeper = (uint16_t)(d->t.deepest - (d->base - 1)),
         .n = dense ? 2 : d->n_ids,
         .n_less = d->n_less};
-    if (dense) { /* once more, into a mask of its own */
+    if (dense) { /* into a mask of its own; once more, when there were too many to remember */
         d->mask = (uint64_t *)(void *)s->ids;
         memset(d->mask, 0, words);
+        for (uint32_t i = 0; i < d->n_ids && known; i++)
+            d->mask[d->ids[i] / 64] |= UINT64_C(1) << (d->ids[i] % 64);
         d->t.n_frames = d->base;
-        descend_all(d, c);
+        if (!known)
+            descend_all(d, c);
     } else {
         memcpy(s->ids, d->ids, d->n_ids * sizeof *s->ids);
         memcpy(s->ids + d->n_ids, d->less, d->n_less * sizeof *s->ids);
     }
     set_publish(g, d, s, state);
+}
+
+/* ---- sets by rounds ---- */
+
+/* Is the loop on top past its minimum, so that only the maximum decides about rounds? */
+static bool is_by_rounds(const struct grammar *g, const struct stack_frame *frames, struct reading r)
+{
+    if ((g->class_of[r.state] & CLASS_COUNTED) == 0)
+        return false;
+    const struct stack_frame *f = &frames[r.frame];
+    const struct auto_loop *l = &g->a.loops[f->loop];
+    return l->max != EXPR_UNBOUNDED && f->rounds + 1 >= l->min;
+}
+
+static const struct token_set *rounds_find(const struct grammar *g, const struct stack_frame *frames, struct reading r)
+{
+    struct key k = key_state(r.state, BY_ROUNDS);
+    for (uint32_t at = r.frame;; at = frames[at].below) {
+        const struct token_set *s = cache_get(g->masks, k);
+        if (s == NULL || !s->more)
+            return s != NULL && frames[r.frame].depth + s->deeper <= GRAMMAR_DEPTH_MAX ? s : NULL;
+        k = at == r.frame ? key_loop(k, &frames[at]) : key_next(k, &g->a, frames, at, SPANS[0]);
+    }
+}
+
+/* Is the token allowed when so many rounds are left? */
+static bool is_allowed(struct descent *d, uint32_t id, uint32_t left)
+{
+    const struct str t = vocab_token(d->v, id);
+    struct stack_frame *top = &d->frames[d->base - 1];
+    top->rounds = d->t.a->loops[top->loop].max - left;
+    bool alive = t.n <= GRAMMAR_TOKEN_DEPTH_MAX;
+    for (size_t i = 0; i < t.n && alive; i++) {
+        alive = level_step(d, &d->levels[i], &d->levels[i + 1], (uint8_t)t.p[i]) &&
+                (i + 1 == t.n || d->levels[i + 1].n > 0);
+    }
+    return alive;
+}
+
+/* How many rounds a token needs that is allowed with `most`; 0: that is not what a count says. The rounds that it ends
+ * are enough, or one more that it begins; both are tried, since with more rounds left never less is allowed. */
+static uint32_t rounds_needed(struct descent *d, uint32_t id, uint32_t most)
+{
+    d->t.on_top = 0;
+    if (!is_allowed(d, id, most))
+        return 0;
+    const uint32_t ended = MIN(MAX(d->t.on_top, 1), most);
+    if (is_allowed(d, id, ended))
+        return ended == 1 || !is_allowed(d, id, ended - 1) ? ended : 0;
+    return ended < most && is_allowed(d, id, ended + 1) ? ended + 1 : 0;
+}
+
+/* Ids in the order of what they need: needs are small numbers, so they are counted. */
+static void rounds_sort(const struct descent *d, const uint32_t *needs, struct token_set *s)
+{
+    uint32_t n = 0;
+    for (uint32_t need = 1, next; n < d->n_ids; need = next) {
+        next = UINT32_MAX;
+        for (uint32_t i = 0; i < d->n_ids; i++) {
+            if (needs[i] == need) {
+                s->ids[n] = d->ids[i];
+                s->ids[d->n_ids + n++] = need;
+            }
+            next = needs[i] > need ? MIN(next, needs[i]) : next;
+        }
+    }
+}
+
+/* Make and keep the set for every number of rounds; NULL: there is none, or no room. */
+static const struct token_set *rounds_make(
+    struct grammar *g, const struct stack_frame *frames, struct reading r, const struct token_class *c, uint64_t *nodes)
+{
+    struct descent d;
+    uint32_t needs[ROUNDS_MAX];
+    descent_init(&d, g, frames, r);
+    const struct auto_loop *l = &g->a.loops[d.frames[d.base - 1].loop];
+    const uint32_t most = l->max - (l->min - 1);
+    d.frames[d.base - 1].rounds = l->min - 1;
+    d.mask = NULL;
+    descend_all(&d, c);
+    *nodes += d.nodes;
+    if (d.n_ids > ROUNDS_MAX || d.t.closed || d.t.lowest > d.base - 1 || d.t.below > SPANS[0])
+        return NULL;
+    for (uint32_t i = 0; i < d.n_ids; i++)
+        if ((needs[i] = rounds_needed(&d, d.ids[i], most)) == 0)
+            return NULL;
+    *nodes += d.n_ids * 8;
+    struct token_set *s = set_take(g->masks, 2 * d.n_ids * sizeof(uint32_t));
+    if (s == NULL)
+        return NULL;
+    *s = (struct token_set){.by_rounds = true, .deeper = (uint16_t)(d.t.deepest - (d.base - 1)), .n = d.n_ids};
+    rounds_sort(&d, needs, s);
+    set_publish(g, &d, s, r.state);
+    return s;
+}
+
+static void sink_rounds(struct sink *s, const struct token_set *set, uint64_t left)
+{
+    const uint32_t *needs = set->ids + set->n;
+    sink_zero(s);
+    for (uint32_t i = 0; i < set->n && needs[i] <= left; i++)
+        s->mask[set->ids[i] / 64] |= UINT64_C(1) << (set->ids[i] % 64);
 }
 
 static uint64_t sink_reading(struct sink *s, struct grammar *g, const struct stack_frame *frames, struct reading r)
@@ -497,10 +615,19 @@ static uint64_t sink_reading(struct sink *s, struct grammar *g, const struct sta
     const struct token_class *c = class_of(g, frames, r, &left);
     if (c != NULL)
         sink_class(s, c, left);
+    uint64_t nodes = 0;
+    if (is_by_rounds(g, frames, r)) {
+        const struct token_set *set = rounds_find(g, frames, r);
+        set = set != NULL ? set : rounds_make(g, frames, r, c, &nodes);
+        if (set != NULL) {
+            sink_rounds(s, set, left);
+            return nodes;
+        }
+    }
     const struct token_set *set = set_find(g, frames, r);
     if (set != NULL) {
         sink_set(s, g, set);
-        return 0;
+        return nodes;
     }
     struct descent d;
     uint8_t near = 0;
@@ -521,7 +648,7 @@ static uint64_t sink_reading(struct sink *s, struct grammar *g, const struct sta
     s->n = MIN(s->n + d.n_ids, 2);
     if (!d.t.closed)
         set_keep(g, &d, c, near, r.state);
-    return d.nodes;
+    return nodes + d.nodes;
 }
 
 uint64_t mask_warm(struct grammar *g, const struct stack_frame *frames, struct reading r, uint64_t *scratch)

@@ -2,6 +2,7 @@
  * steps share: one arena, one count of steps. Both are bounded, so that a hostile schema costs what the bounds allow,
  * and everything is given back when the expression is made. */
 #include "base/limits.h"
+#include "grammar/build.h"
 #include "grammar/schema_int.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@ enum err schema_step(struct schema *s, uint64_t n, struct error *e)
     s->steps += n;
     if (s->steps > SCHEMA_STEPS_MAX)
         return FAIL(e, ERR_LIMIT, "the schema takes more than %d steps to compile", SCHEMA_STEPS_MAX);
-    return OK;
+    return build_steps(s->b, n * SCHEMA_STEP_COST) ? OK : build_check(s->b, e); /* one sum bounds the whole */
 }
 
 void *schema_take(struct schema *s, size_t count, size_t bytes, struct error *e)

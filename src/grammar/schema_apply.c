@@ -166,6 +166,10 @@ static enum err apply_multiple(const struct at *a, const json_t *v)
     if (!dec_from_json(v, &x.dec) || !dec_is_countable(&x.dec))
         return FAIL(a->e, ERR_LIMIT, "schema keyword 'multipleOf' at %s: more than %d without its decimal point",
             schema_path(a->s, a->place, "multipleOf", path), SCHEMA_MULTIPLE_MAX);
+    const char *type = json_string_value(json_object_get(a->j, "type"));
+    if (type != NULL && strcmp(type, "integer") == 0 && !dec_is_integer(&x.dec))
+        return FAIL(a->e, ERR_UNSUPPORTED, "schema keyword 'multipleOf' at %s: of integers it must be an integer",
+            schema_path(a->s, a->place, "multipleOf", path));
     return narrow(a, x);
 }
 

@@ -1,11 +1,13 @@
 /* Formats as regular languages. Each is what its RFC says, where that is regular; where it is not, or where libraries
  * disagree, the language is a part that all of them accept:
  *   date, date-time   years 0001 to 9999, days that exist
- *   time, date-time   an offset is required; a leap second only as 23:59:60 in UTC
+ *   time, date-time   an offset is required; a leap second only where it is 23:59:60 in UTC, at offsets of whole
+ *                     quarters of an hour, as all zones have them (each offset takes states of its own)
  *   hostname          at most 253 bytes by the numbers and lengths of labels; none with "--" as third and fourth
  *                     character, since what may follow "xn--" is not regular
  *   email             a local part, quoted or not, and a hostname or an address in brackets
  * docs/structured-output.md repeats this for users. The name decides; an unknown name is refused by the caller. */
+#include "base/buf.h"
 #include "base/limits.h"
 #include "grammar/schema_int.h"
 
@@ -19,8 +21,9 @@
     "|02-(?:0[1-9]|1[0-9]|2[0-8]))|" LEAP "-02-29)"
 #define FRACTION "(?:\\.[0-9]{1,18})?"
 #define TIME                                                                                                           \
-    "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]" FRACTION "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"            \
-    "|23:59:60" FRACTION "(?:[Zz]|[+-]00:00))"
+    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]" FRACTION "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"               \
+    "|23:59:60" FRACTION "(?:[Zz]|[+-]00:00)"
+#define LEAP_FRACTION "(?:\\.[0-9]{1,3})?" /* at other offsets: written out for each of them */
 
 #define NUM    "[0-9]+"
 #define D_DAY  NUM "D"
@@ -79,8 +82,8 @@ static const struct {
     const char *name, *pattern; /* NULL: any text */
 } formats[] = {
     {"date", DATE},
-    {"time", TIME},
-    {"date-time", DATE "[Tt]" TIME},
+    {"time", TIME}, /* these two less leap seconds elsewhere than in UTC: format_leaps */
+    {"date-time", DATE "[Tt](?:" TIME},
     {"duration", "P(?:" NUM "W|" D_DATE "(?:" D_TIME ")?|" D_TIME ")"},
     {"email", EMAIL},
     {"hostname", HOST},
@@ -105,6 +108,33 @@ static const struct {
     {"directory-path", NULL},
 };
 
+/* The leap seconds of every offset: what the clock shows there when it is 23:59:60 in UTC, then the offset. */
+static void format_leaps(struct buf *b)
+{
+    enum { DAY = 24 * 60, QUARTER = 15, UTC = DAY - 1 };
+    for (int t = UTC - QUARTER; t > 0; t -= QUARTER) { /* minutes of the day; UTC itself is in the pattern */
+        const int east = (t + DAY - UTC) % DAY, west = UTC - t;
+        buf_addf(b, "|%02d:%02d:60" LEAP_FRACTION "(?:\\+%02d:%02d|-%02d:%02d)", t / 60, t % 60, east / 60, east % 60,
+            west / 60, west % 60);
+    }
+}
+
+static const struct lang *format_regex(struct schema *s, const char *pattern, bool has_leaps, struct error *e)
+{
+    if (!has_leaps)
+        return lang_regex(s->b, str_of(pattern), true, e);
+    struct buf b;
+    const struct lang *x = NULL;
+    buf_init(&b, GRAMMAR_TEXT_BYTES_MAX);
+    buf_add(&b, str_of(pattern));
+    format_leaps(&b);
+    buf_add(&b, str_of(strchr(pattern, 'T') != NULL ? ")" : ""));
+    if (buf_check(&b, "the pattern of a format", e) == OK)
+        x = lang_regex(s->b, buf_str(&b), true, e);
+    buf_fini(&b);
+    return x;
+}
+
 enum err schema_format_lang(struct schema *s, struct str name, const struct lang **out, struct error *e)
 {
     *out = NULL;
@@ -114,8 +144,9 @@ enum err schema_format_lang(struct schema *s, struct str name, const struct lang
     if (i == COUNT_OF(formats))
         return OK;
     if (s->format[i] == NULL) {
-        const struct lang *x =
-            formats[i].pattern == NULL ? lang_any(s->b, e) : lang_regex(s->b, str_of(formats[i].pattern), true, e);
+        const struct lang *x = formats[i].pattern == NULL ? lang_any(s->b, e)
+                                                          : format_regex(s, formats[i].pattern,
+                                                                str_is(name, "time") || str_is(name, "date-time"), e);
         if (x != NULL && (str_is(name, "hostname") || str_is(name, "email"))) {
             const struct lang *dashes = lang_regex(s->b, STR("(?:^|[.@])[A-Za-z0-9-]{2}--[A-Za-z0-9.-]*$"), false, e);
             dashes = dashes != NULL ? lang_not(s->b, dashes, e) : NULL;

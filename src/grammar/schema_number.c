@@ -396,7 +396,7 @@ static enum err state_of(struct exploring *x, const struct progress *p, uint32_t
         x->n_table = n;
         return state_of(x, p, out, e);
     }
-    TRY(schema_step(x->s, 1, e));
+    TRY(schema_step(x->s, 8, e)); /* each symbol will be tried */
     TRY(schema_grow(x->s, (void **)&x->state, x->n, &x->cap, sizeof x->state[0], e));
     x->state[x->n] = *p;
     *out = x->n++;

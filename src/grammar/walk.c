@@ -19,7 +19,7 @@ void stepper_init(struct stepper *t, const struct automaton *a, struct stack_fra
     t->cap_frames = cap;
     t->lowest = NONE32;
     t->deepest = 0;
-    t->added = 0;
+    t->top = t->on_top = t->below = 0;
     t->closed = false;
     t->n_met = 0;
 }
@@ -99,8 +99,11 @@ static void end_rule(struct stepper *t, uint32_t frame)
     const struct auto_loop *l = &t->a->loops[f.loop];
     const bool unbounded = l->max == EXPR_UNBOUNDED;
     const uint32_t rounds = unbounded ? MIN(f.rounds + 1, l->min) : f.rounds + 1;
-    if (f.of_base != 0) /* there a frame's place is its depth, so what it began with is still to be seen */
-        t->added = MAX(t->added, rounds - t->frames[f.depth].rounds);
+    if (f.of_base != 0) { /* there a frame's place is its depth, so what it began with is still to be seen */
+        const uint32_t added = rounds - t->frames[f.depth].rounds;
+        uint32_t *most = f.depth == t->top ? &t->on_top : &t->below;
+        *most = MAX(*most, added);
+    }
     if (unbounded || rounds < l->max) {
         struct stack_frame again = f;
         again.rounds = rounds;
@@ -327,6 +330,10 @@ bool grammar_jump(const struct grammar_walk *w, uint32_t *id)
     uint8_t byte = 0;
     if (w->complete || !forced_byte(a, w->readings, w->n_readings, &byte))
         return false;
+    if (w->g->cut != NULL && w->n_readings == 1 && w->g->cut[w->readings[0].state] != NONE32) {
+        *id = w->g->cut[w->readings[0].state];
+        return *id != CUT_FREE;
+    }
     struct stack_frame frames[GRAMMAR_SCRATCH_FRAMES];
     struct reading now[GRAMMAR_READINGS_MAX], next[GRAMMAR_READINGS_MAX];
     struct stepper t;

@@ -40,7 +40,9 @@ struct stepper {
     /* what the step looked at, for the masks */
     uint32_t lowest;  /* the lowest frame that was popped; NONE32: none */
     uint32_t deepest; /* frames that some way would need at least */
-    uint32_t added;   /* rounds that were added to a frame that was there before */
+    uint32_t top;     /* depth of the topmost frame that was there before */
+    uint32_t on_top;  /* rounds that were added to that one */
+    uint32_t below;   /* and to others that were there before */
     bool closed;      /* a way was closed because of the depth */
     /* inside a step */
     uint32_t first_new; /* frame */
@@ -72,13 +74,19 @@ struct grammar {
     atomic_uint refs;
     struct mask_cache *masks;
     const struct token_class *classes[GRAMMAR_STATE_CLASSES_MAX];
+    uint32_t *cut;     /* per state: the token that forced text is cut into here, CUT_FREE or NONE32; or NULL */
     uint8_t *class_of; /* per state: number + 1 of the class whose characters it can read for ever, or 0 */
 };
+#define CUT_FREE      (NONE32 - 1) /* the model chooses, though text is forced: its next token may be longer */
 #define CLASS_COUNTED 0x80 /* with the number: as many characters as the loop on top of the stack has rounds left */
 
 /* Makes the set of a reading now, so that it is there when a request needs it; steps are nodes of the trie looked at.
  */
 uint64_t mask_warm(struct grammar *g, const struct stack_frame *frames, struct reading r, uint64_t *scratch);
+
+/* ---- cut.c ---- */
+
+enum err grammar_cuts(struct grammar *g, struct error *e) MUST_CHECK;
 
 /* ---- warm.c ---- */
 

@@ -2,9 +2,9 @@
  * redirects, plain http to loopback only. Here the user says where his own server is, which may well be plain http in
  * his own network, and the answer is a few kilobytes. */
 #include "base/buf.h"
+#include "hub/curl_api.h"
 #include "hub/hub_int.h"
 
-#include <curl/curl.h>
 #include <string.h>
 
 struct fetch {
@@ -35,13 +35,13 @@ static enum err set_address(struct fetch *f, const char *url, struct error *e)
         n--;
     snprintf(f->url, sizeof f->url, "%s%.*s", strstr(url, "://") != NULL ? "" : "http://", (int)n, url);
     url_show(f->url, f->shown, sizeof f->shown);
-    CURLU *u = curl_url();
+    CURLU *u = hub_curl.url();
     char *scheme = NULL;
-    const bool ok = u != NULL && curl_url_set(u, CURLUPART_URL, f->url, 0) == CURLUE_OK &&
-                    curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK;
+    const bool ok = u != NULL && hub_curl.url_set(u, CURLUPART_URL, f->url, 0) == CURLUE_OK &&
+                    hub_curl.url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK;
     const bool is_http = ok && (strcmp(scheme, "http") == 0 || strcmp(scheme, "https") == 0);
-    curl_free(scheme);
-    curl_url_cleanup(u);
+    hub_curl.free(scheme);
+    hub_curl.url_cleanup(u);
     if (!is_http)
         return FAIL(e, ERR_INVALID, "'%s' is no http or https address", str_show(str_of(url), shown, sizeof shown));
     return OK;
@@ -56,7 +56,7 @@ static enum err set_key(struct fetch *f, const char *key, struct error *e)
         if ((unsigned char)*c <= 0x20 || (unsigned char)*c == 0x7f)
             return FAIL(e, ERR_INVALID, "a key has no blanks or control characters");
     snprintf(line, sizeof line, "Authorization: Bearer %s", key);
-    f->headers = curl_slist_append(NULL, line);
+    f->headers = hub_curl.slist_append(NULL, line);
     return f->headers != NULL ? OK : FAIL(e, ERR_NOMEM, "no memory for a request");
 }
 
@@ -70,30 +70,30 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *ctx)
 enum err fetch_open(struct fetch **out, const char *url, const char *key, struct error *e)
 {
     *out = NULL;
-    hub_start_curl();
+    TRY(hub_start_curl(e));
     struct fetch *f = mem_zalloc(sizeof *f);
     if (f == NULL)
         return FAIL(e, ERR_NOMEM, "no memory to ask a server");
     enum err err = set_address(f, url, e);
     if (err == OK && key != NULL)
         err = set_key(f, key, e);
-    if (err == OK && (f->curl = curl_easy_init()) == NULL)
+    if (err == OK && (f->curl = hub_curl.easy_init()) == NULL)
         err = FAIL(e, ERR_NOMEM, "no memory to ask a server");
     if (err != OK) {
         fetch_close(f);
         return err;
     }
-    curl_easy_setopt(f->curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(f->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(f->curl, CURLOPT_PROXY, "");
-    curl_easy_setopt(f->curl, CURLOPT_USERAGENT, "quern/" QUERN_VERSION);
-    curl_easy_setopt(f->curl, CURLOPT_TIMEOUT_MS, (long)FETCH_TIMEOUT_MS);
-    curl_easy_setopt(f->curl, CURLOPT_ERRORBUFFER, f->text);
-    curl_easy_setopt(f->curl, CURLOPT_HTTPHEADER, f->headers);
-    curl_easy_setopt(f->curl, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(f->curl, CURLOPT_WRITEDATA, f);
+    hub_curl.easy_setopt(f->curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    hub_curl.easy_setopt(f->curl, CURLOPT_NOSIGNAL, 1L);
+    hub_curl.easy_setopt(f->curl, CURLOPT_PROXY, "");
+    hub_curl.easy_setopt(f->curl, CURLOPT_USERAGENT, "quern/" QUERN_VERSION);
+    hub_curl.easy_setopt(f->curl, CURLOPT_TIMEOUT_MS, (long)FETCH_TIMEOUT_MS);
+    hub_curl.easy_setopt(f->curl, CURLOPT_ERRORBUFFER, f->text);
+    hub_curl.easy_setopt(f->curl, CURLOPT_HTTPHEADER, f->headers);
+    hub_curl.easy_setopt(f->curl, CURLOPT_WRITEFUNCTION, on_body);
+    hub_curl.easy_setopt(f->curl, CURLOPT_WRITEDATA, f);
     if (f->socket[0] != '\0')
-        curl_easy_setopt(f->curl, CURLOPT_UNIX_SOCKET_PATH, f->socket);
+        hub_curl.easy_setopt(f->curl, CURLOPT_UNIX_SOCKET_PATH, f->socket);
     *out = f;
     return OK;
 }
@@ -102,8 +102,8 @@ void fetch_close(struct fetch *f)
 {
     if (f == NULL)
         return;
-    curl_easy_cleanup(f->curl);
-    curl_slist_free_all(f->headers);
+    hub_curl.easy_cleanup(f->curl);
+    hub_curl.slist_free_all(f->headers);
     mem_free(f);
 }
 
@@ -124,7 +124,7 @@ static enum err explain(const struct fetch *f, CURLcode rc, struct error *e)
         return FAIL(e, ERR_NETWORK, "nothing listens at %s; is the server running? ('quern serve')", f->shown);
     default: break;
     }
-    str_show(str_of(f->text[0] != '\0' ? f->text : curl_easy_strerror(rc)), why, sizeof why);
+    str_show(str_of(f->text[0] != '\0' ? f->text : hub_curl.easy_strerror(rc)), why, sizeof why);
     return FAIL(e, ERR_NETWORK, "%s: %s", f->shown, why);
 }
 
@@ -133,14 +133,14 @@ enum err fetch_get(struct fetch *f, const char *path, struct buf *body, struct e
     char url[HUB_URL_MAX + 256];
     long status = 0;
     snprintf(url, sizeof url, "%s%s", f->url, path);
-    curl_easy_setopt(f->curl, CURLOPT_URL, url);
+    hub_curl.easy_setopt(f->curl, CURLOPT_URL, url);
     buf_clear(body);
     f->body = body;
     f->text[0] = '\0';
-    const CURLcode rc = hub_sys_fails(EIO) ? CURLE_RECV_ERROR : curl_easy_perform(f->curl);
+    const CURLcode rc = hub_sys_fails(EIO) ? CURLE_RECV_ERROR : hub_curl.easy_perform(f->curl);
     if (rc != CURLE_OK)
         return explain(f, rc, e);
-    curl_easy_getinfo(f->curl, CURLINFO_RESPONSE_CODE, &status);
+    hub_curl.easy_getinfo(f->curl, CURLINFO_RESPONSE_CODE, &status);
     switch (status) {
     case 200: return OK;
     case 401:

@@ -6,11 +6,11 @@
  *
  * A transfer is given up when it brings next to nothing for stall_ms, so that a server that drips cannot hold us.
  * libcurl calls the progress function at least once a second, so that is also how soon a cancel is seen. */
+#include "hub/curl_api.h"
 #include "hub/hub_int.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
-#include <curl/curl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -57,21 +57,23 @@ struct origin {
 
 static void origin_fini(struct origin *o)
 {
-    curl_free(o->scheme);
-    curl_free(o->host);
-    curl_free(o->port);
+    hub_curl.free(o->scheme);
+    hub_curl.free(o->host);
+    hub_curl.free(o->port);
     *o = (struct origin){0};
 }
 
 static bool origin_of(const char *url, struct origin *o)
 {
     *o = (struct origin){0};
-    CURLU *u = curl_url();
-    const bool ok = u != NULL && curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
-                    curl_url_get(u, CURLUPART_SCHEME, &o->scheme, 0) == CURLUE_OK &&
-                    curl_url_get(u, CURLUPART_HOST, &o->host, 0) == CURLUE_OK &&
-                    curl_url_get(u, CURLUPART_PORT, &o->port, CURLU_DEFAULT_PORT) == CURLUE_OK;
-    curl_url_cleanup(u);
+    if (hub_start_curl(NULL) != OK)
+        return false;
+    CURLU *u = hub_curl.url();
+    const bool ok = u != NULL && hub_curl.url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
+                    hub_curl.url_get(u, CURLUPART_SCHEME, &o->scheme, 0) == CURLUE_OK &&
+                    hub_curl.url_get(u, CURLUPART_HOST, &o->host, 0) == CURLUE_OK &&
+                    hub_curl.url_get(u, CURLUPART_PORT, &o->port, CURLU_DEFAULT_PORT) == CURLUE_OK;
+    hub_curl.url_cleanup(u);
     if (!ok)
         origin_fini(o);
     return ok;
@@ -264,7 +266,7 @@ static int on_tick(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off
 
 static bool add_header(struct curl_slist **list, const char *text)
 {
-    struct curl_slist *grown = curl_slist_append(*list, text);
+    struct curl_slist *grown = hub_curl.slist_append(*list, text);
     if (grown != NULL)
         *list = grown;
     return grown != NULL;
@@ -293,23 +295,23 @@ static enum err make_headers(struct exchange *x, const char *url, struct curl_sl
 static void set_options(struct exchange *x, const char *url, struct curl_slist *headers, char *text)
 {
     CURL *c = x->curl;
-    curl_easy_setopt(c, CURLOPT_URL, url);
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c, CURLOPT_USERAGENT, "quern/" QUERN_VERSION);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)x->h->o.connect_ms);
-    curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 262144L);
-    curl_easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
-    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, text);
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, x);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, x);
-    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_tick);
-    curl_easy_setopt(c, CURLOPT_XFERINFODATA, x);
-    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    hub_curl.easy_setopt(c, CURLOPT_URL, url);
+    hub_curl.easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+    hub_curl.easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
+    hub_curl.easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    hub_curl.easy_setopt(c, CURLOPT_USERAGENT, "quern/" QUERN_VERSION);
+    hub_curl.easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)x->h->o.connect_ms);
+    hub_curl.easy_setopt(c, CURLOPT_BUFFERSIZE, 262144L);
+    hub_curl.easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
+    hub_curl.easy_setopt(c, CURLOPT_ERRORBUFFER, text);
+    hub_curl.easy_setopt(c, CURLOPT_HTTPHEADER, headers);
+    hub_curl.easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    hub_curl.easy_setopt(c, CURLOPT_HEADERDATA, x);
+    hub_curl.easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
+    hub_curl.easy_setopt(c, CURLOPT_WRITEDATA, x);
+    hub_curl.easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_tick);
+    hub_curl.easy_setopt(c, CURLOPT_XFERINFODATA, x);
+    hub_curl.easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
 }
 
 /* What a failed transfer means, in order of how much we know about it. */
@@ -339,7 +341,7 @@ static enum err explain_failure(struct exchange *x, CURLcode rc, const char *tex
     case CURLE_UNSUPPORTED_PROTOCOL: x->a->can_retry = false; break;
     default: break;
     }
-    str_show(str_of(text[0] != '\0' ? text : curl_easy_strerror(rc)), why, sizeof why);
+    str_show(str_of(text[0] != '\0' ? text : hub_curl.easy_strerror(rc)), why, sizeof why);
     return FAIL(e, ERR_NETWORK, "%s: %s", shown, why);
 }
 
@@ -383,19 +385,19 @@ static enum err get_once(struct exchange *x, const char *url, char *next, struct
     x->is_unwanted = false;
     x->last_ns = progress_now_ns();
     *x->a = (struct http_answer){.total_bytes = SIZE_UNKNOWN, .from = SIZE_UNKNOWN};
-    x->curl = curl_easy_init();
+    x->curl = hub_curl.easy_init();
     if (x->curl == NULL)
         return FAIL(e, ERR_NOMEM, "no memory to fetch %s", x->r->what);
     enum err err = make_headers(x, url, &headers, e);
     if (err == OK) {
         set_options(x, url, headers, text);
-        const CURLcode rc = hub_sys_fails(EIO) ? CURLE_RECV_ERROR : curl_easy_perform(x->curl);
+        const CURLcode rc = hub_sys_fails(EIO) ? CURLE_RECV_ERROR : hub_curl.easy_perform(x->curl);
         if (rc != CURLE_OK && !(x->is_unwanted && !x->is_cancelled))
             err = explain_failure(x, rc, text, url, e);
     }
     if (err == OK && is_redirect(x->a->status)) {
         char *target = NULL;
-        curl_easy_getinfo(x->curl, CURLINFO_REDIRECT_URL, &target);
+        hub_curl.easy_getinfo(x->curl, CURLINFO_REDIRECT_URL, &target);
         if (target == NULL)
             err = FAIL(e, ERR_NETWORK, "%s: a redirect to nowhere", url_show(url, shown, sizeof shown));
         else if (strlen(target) >= HUB_URL_MAX)
@@ -404,8 +406,8 @@ static enum err get_once(struct exchange *x, const char *url, char *next, struct
         else
             memcpy(next, target, strlen(target) + 1);
     }
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(x->curl);
+    hub_curl.slist_free_all(headers);
+    hub_curl.easy_cleanup(x->curl);
     x->curl = NULL;
     return err;
 }
@@ -420,6 +422,7 @@ enum err http_get(const struct hub *h, const struct http_request *r, struct http
     if (strlen(r->url) >= sizeof url)
         return FAIL(e, ERR_LIMIT, "%s: a URL of %zu bytes; the limit is %d", r->what, strlen(r->url), HUB_URL_MAX - 1);
     memcpy(url, r->url, strlen(r->url) + 1);
+    TRY(hub_start_curl(e));
     TRY(url_check(url, false, e));
     for (int hop = 0; hop <= HUB_REDIRECTS_MAX; hop++) {
         TRY(get_once(&x, url, next, e));

@@ -48,8 +48,6 @@ static inline bool hub_is_cancelled(const struct hub *h)
     return h->o.cancel != NULL && atomic_load(h->o.cancel);
 }
 
-void hub_start_curl(void); /* once in the process, by whoever comes first; pull.c */
-
 /* A line for the user, when somebody listens. */
 void hub_note(const struct hub *h, const char *fmt, ...) PRINTF_LIKE(2, 3);
 

@@ -7,8 +7,6 @@
  * registry through pip, then Hugging Face. When both fail the error says what each said. */
 #include "hub/hub_int.h"
 
-#include <curl/curl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -125,20 +123,8 @@ static enum err open_hugging_face(struct hub *h, struct error *e)
     return err;
 }
 
-static void start_curl(void)
-{
-    curl_global_init(CURL_GLOBAL_DEFAULT);
-}
-
-void hub_start_curl(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, start_curl);
-}
-
 enum err hub_open(struct hub **out, const struct hub_options *o, struct error *e)
 {
-    hub_start_curl();
     *out = NULL;
     struct hub *h = mem_zalloc(sizeof *h);
     if (h == NULL)

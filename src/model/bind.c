@@ -11,9 +11,7 @@
 #include <string.h>
 
 #define NAME_MAX     256
-#define LOOK_PARTS   16         /* a matrix is looked through in this many parts */
-#define LOOK_BYTES   (64 << 10) /* smaller ones are not worth sharing */
-#define FORGET_BYTES (32 * MIB) /* of the source kept in memory beside what the backend copied */
+#define FORGET_BYTES (4 * MIB) /* of the source kept in memory beside what the backend copied */
 
 struct binder {
     struct decoder *d;
@@ -21,7 +19,7 @@ struct binder {
     const struct arch_names *names;
     struct error *e;
     bool look;          /* names, shapes and types alone: no byte is read, nothing is bound */
-    uint64_t forgotten; /* weight bytes when the source was last told to forget */
+    uintptr_t from, to; /* bytes of the source that were bound and not forgotten yet, and perhaps others between */
 };
 
 /* Names come from constant tables whose only conversions are %u. */
@@ -59,46 +57,6 @@ enum err decoder_alloc(struct decoder *d, uint64_t count, size_t bytes, void **o
     return OK;
 }
 
-/* ---- are all numbers finite? The device's threads look, where they are the host's ----------------------------------
- */
-
-struct look_job {
-    const struct tensor_view *v;
-    uint64_t rows, rows_each; /* the view as rows of its last dimension */
-    uint64_t bad[LOOK_PARTS];
-};
-
-static void look_part(void *ctx, uint32_t part, uint32_t worker)
-{
-    (void)worker;
-    struct look_job *j = ctx;
-    const uint64_t first = part * j->rows_each, n = first < j->rows ? MIN(j->rows_each, j->rows - first) : 0;
-    const size_t row_bytes = tensor_row_bytes(j->v);
-    struct tensor_view some = *j->v;
-    some.n_dims = 1; /* whole rows, as one */
-    some.shape[0] = n * j->v->shape[j->v->n_dims - 1];
-    for (uint32_t i = 1; i < TENSOR_DIMS_MAX; i++)
-        some.shape[i] = 1;
-    some.data = (const unsigned char *)j->v->data + first * row_bytes;
-    some.bytes = n * row_bytes;
-    j->bad[part] = UINT64_MAX;
-    if (n > 0 && !tensor_is_finite(&some, &j->bad[part]))
-        j->bad[part] += first * j->v->shape[j->v->n_dims - 1];
-}
-
-static bool is_finite(const struct decoder *d, const struct tensor_view *v, uint64_t *bad)
-{
-    if (d->ops->host_run == NULL || v->n_dims < 2 || v->bytes < LOOK_BYTES)
-        return tensor_is_finite(v, bad);
-    struct look_job job = {.v = v, .rows = tensor_n_elems(v) / v->shape[v->n_dims - 1]};
-    job.rows_each = (job.rows + LOOK_PARTS - 1) / LOOK_PARTS;
-    d->ops->host_run(d->dev, LOOK_PARTS, look_part, &job);
-    *bad = UINT64_MAX;
-    for (uint32_t i = 0; i < LOOK_PARTS; i++)
-        *bad = MIN(*bad, job.bad[i]);
-    return *bad == UINT64_MAX;
-}
-
 static enum err find(
     struct binder *b, const char *name, uint32_t n_mats, uint32_t n_out, uint32_t n_in, struct tensor_view *v)
 {
@@ -108,11 +66,14 @@ static enum err find(
                    ? OK
                    : FAIL(b->e, ERR_UNSUPPORTED, "tensor %s has type %s, which is not supported", name,
                          dtype_name(v->dtype));
-    uint64_t bad;
-    if (!is_finite(b->d, v, &bad))
-        return FAIL(b->e, ERR_FORMAT, "tensor %s holds a value that is not finite, near element %llu", name,
-            (unsigned long long)bad);
     struct decoder *d = b->d;
+    uint64_t bad;
+    const bool bind_looks = n_out != 0 && d->ops->checks_weights;
+    if (!bind_looks && !tensor_is_finite(v, &bad))
+        return FAIL(b->e, ERR_FORMAT, "tensor %s: it holds a value that is not finite, near element %llu", name,
+            (unsigned long long)bad);
+    if (d->o.stop != NULL && atomic_load(d->o.stop))
+        return FAIL(b->e, ERR_CANCELLED, "binding weights was given up");
     d->done_bytes += v->bytes;
     if (d->o.progress != NULL)
         d->o.progress(d->o.progress_ctx, d->done_bytes, d->total_bytes);
@@ -154,6 +115,28 @@ static enum err bind_gain(struct binder *b, const char *pattern, uint32_t layer,
     return bind_vector(b, pattern, layer, n, add, out);
 }
 
+static void forget_bound(struct binder *b)
+{
+    if (b->to > b->from)
+        b->src->forget(b->src->ctx, (const void *)b->from, b->to - b->from);
+    b->from = b->to = 0;
+}
+
+/* Tensors of a layer mostly lie side by side, so what is forgotten is one stretch of a few of them. Nothing is lost
+ * when others lie between: pages that are wanted again come again. */
+static void forget_later(struct binder *b, const struct tensor_view *v)
+{
+    const uintptr_t from = (uintptr_t)v->data, to = from + v->bytes;
+    if (b->src->forget == NULL)
+        return;
+    if (b->to > b->from && MAX(b->to, to) - MIN(b->from, from) > 2 * FORGET_BYTES)
+        forget_bound(b);
+    b->from = b->to > b->from ? MIN(b->from, from) : from;
+    b->to = MAX(b->to, to);
+    if (b->to - b->from > FORGET_BYTES)
+        forget_bound(b);
+}
+
 static enum err bind_views(
     struct binder *b, const char *name, const struct tensor_view *v, uint32_t n_views, struct weight *w)
 {
@@ -162,11 +145,9 @@ static enum err bind_views(
         return OK;
     if (d->ops->weight_bind(d->dev, v, n_views, w, b->e) != OK)
         return error_prefix(b->e, "tensor %s", name);
-    for (uint32_t i = 0; i < n_views; i++)
+    for (uint32_t i = 0; i < n_views; i++) {
         d->weight_bytes += v[i].bytes;
-    if (b->src->forget != NULL && d->weight_bytes - b->forgotten > FORGET_BYTES) {
-        b->src->forget(b->src->ctx);
-        b->forgotten = d->weight_bytes;
+        forget_later(b, &v[i]);
     }
     return OK;
 }
@@ -334,8 +315,7 @@ enum err decoder_bind(struct decoder *d, const struct weight_source *src, struct
 {
     struct binder b = {.d = d, .src = src, .e = e};
     TRY(bind_all(&b));
-    if (src->forget != NULL) /* a backend that reads the file in place gets its pages again as it goes */
-        src->forget(src->ctx);
+    forget_bound(&b); /* a backend that reads the file in place gets its pages again as it goes */
     return OK;
 }
 

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#define ROPE_TILE 256 /* positions that a worker works out at a time */
+
 /* ---- weights from a file ---------------------------------------------------------------------------------------- */
 
 static enum err find_in_file(void *ctx, const char *name, uint32_t n_mats, uint32_t n_out, uint32_t n_in,
@@ -37,9 +39,9 @@ static enum err find_in_file(void *ctx, const char *name, uint32_t n_mats, uint3
     return OK;
 }
 
-static void forget_file(void *ctx)
+static void forget_file(void *ctx, const void *p, size_t bytes)
 {
-    model_source_forget(ctx);
+    model_source_forget(ctx, p, bytes);
 }
 
 struct weight_source decoder_file_source(const struct model_source *s)
@@ -90,13 +92,28 @@ static enum err make_kv(struct decoder *d, struct error *e)
 
 /* ---- rope tables ------------------------------------------------------------------------------------------------- */
 
+struct rope_job {
+    const struct decoder *d;
+    bool local;
+    float *table;
+};
+
+static void rope_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    (void)worker;
+    const struct rope_job *j = ctx;
+    const uint32_t context = j->d->o.context_max, first = tile * ROPE_TILE;
+    rope_fill(&j->d->cfg.rope, j->local, context, first, MIN(context - first, (uint32_t)ROPE_TILE), j->table);
+}
+
 static enum err make_rope_table(struct decoder *d, bool local, float **out, struct error *e)
 {
     const size_t n = (size_t)d->o.context_max * d->cfg.rope.dims;
     float *host = mem_array(n, sizeof *host);
     if (host == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for the rope table of %u positions", d->o.context_max);
-    rope_fill(&d->cfg.rope, local, d->o.context_max, host);
+    struct rope_job job = {d, local, host};
+    decoder_host_run(d, (d->o.context_max + ROPE_TILE - 1) / ROPE_TILE, rope_tile, &job);
     const enum err err = decoder_alloc(d, n, sizeof *host, (void **)out, e);
     if (err == OK)
         d->ops->dev_write(d->dev, *out, host, n * sizeof *host);

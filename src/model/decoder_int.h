@@ -62,7 +62,7 @@ struct decoder {
 };
 
 /* rope.c: [context][dims/2][cos, sin]. local = the plain frequencies of sliding-window layers. */
-void rope_fill(const struct model_rope *r, bool local, uint32_t context, float *table);
+void rope_fill(const struct model_rope *r, bool local, uint32_t context, uint32_t first, uint32_t n, float *table);
 
 #define DECODER_ANSWER_BYTES (sizeof(struct sample_got) + SAMPLE_TOP_MAX * sizeof(struct sample_top))
 

@@ -303,6 +303,11 @@ enum err decoder_wait(struct decoder *d, struct error *e)
     return d->ops->dev_wait(d->dev, e);
 }
 
+bool decoder_lends_logits(const struct decoder *d)
+{
+    return d->ops->host_run != NULL;
+}
+
 uint32_t decoder_host_workers(const struct decoder *d)
 {
     return d->ops->host_run != NULL ? d->ops->host_workers(d->dev) : 1;

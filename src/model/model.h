@@ -16,6 +16,8 @@
 #include "format/format.h"
 #include "tensor/ops.h"
 
+#include <stdatomic.h>
+
 struct decoder;
 
 /* Where weights come from. find gives a tensor of exactly that dtype-free shape, or ERR_NOT_FOUND when there is none;
@@ -25,8 +27,8 @@ struct weight_source {
     bool is_gguf; /* GGUF names and layouts, else those of HF checkpoints */
     enum err (*find)(void *ctx, const char *name, uint32_t n_mats, uint32_t n_out, uint32_t n_in,
         struct tensor_view *out, struct error *e);
-    /* Take what was read so far out of memory; views stay valid. NULL when that cannot be. */
-    void (*forget)(void *ctx);
+    /* Take these bytes out of memory; views stay valid. NULL when that cannot be. */
+    void (*forget)(void *ctx, const void *p, size_t bytes);
 };
 
 struct decoder_options {
@@ -45,6 +47,7 @@ struct decoder_options {
     /* Called while weights are bound, for a progress bar; may be NULL. */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
+    const _Atomic bool *stop; /* set by another thread: binding ends with ERR_CANCELLED; may be NULL */
 };
 
 /* Whether decoder_open will find all it needs: the configuration, and each tensor's name, shape and type, by the same
@@ -112,6 +115,7 @@ enum err decoder_read_hidden(struct decoder *d, uint32_t first, uint32_t n, floa
 
 /* Where the device's memory is the host's: row i itself, until the next step; elsewhere NULL. And its threads, for
  * choosing tokens from many rows (ops->host_run); elsewhere one worker, the caller. */
+bool decoder_lends_logits(const struct decoder *d);
 const float *decoder_lend_logits(const struct decoder *d, uint32_t i);
 enum err decoder_wait(struct decoder *d, struct error *e) MUST_CHECK; /* all is done, or the device has failed */
 uint32_t decoder_host_workers(const struct decoder *d);

@@ -12,7 +12,8 @@
 
 #include <math.h>
 
-#define PI 3.141592653589793
+#define PI    3.141592653589793
+#define FREQS 64 /* worked out at a time */
 
 static double llama3_freq(const struct model_rope *r, double freq)
 {
@@ -94,17 +95,22 @@ static double frequency(const struct model_rope *r, uint32_t i, uint32_t context
     }
 }
 
-void rope_fill(const struct model_rope *r, bool local, uint32_t context, float *table)
+void rope_fill(const struct model_rope *r, bool local, uint32_t context, uint32_t first, uint32_t n, float *table)
 {
     const uint32_t half = r->dims / 2;
     const double gain = local ? 1.0 : amplitude(r, context);
-    for (uint32_t i = 0; i < half; i++) {
-        const double freq = local ? d_pow(r->base_local, -2.0 * i / r->dims) : frequency(r, i, context);
-        for (uint32_t pos = 0; pos < context; pos++) {
-            double s, c;
-            d_sincos((double)pos * freq, &s, &c);
-            table[((size_t)pos * half + i) * 2] = (float)(c * gain);
-            table[((size_t)pos * half + i) * 2 + 1] = (float)(s * gain);
-        }
+    for (uint32_t i0 = 0; i0 < half; i0 += FREQS) { /* frequencies once, then position by position as they lie */
+        double freq[FREQS];
+        const uint32_t some = MIN(half - i0, (uint32_t)FREQS);
+        for (uint32_t i = 0; i < some; i++)
+            freq[i] = local ? d_pow(r->base_local, -2.0 * (i0 + i) / r->dims) : frequency(r, i0 + i, context);
+        for (uint32_t pos = first; pos < first + n; pos++)
+            for (uint32_t i = 0; i < some; i++) {
+                double s, c;
+                float *to = table + ((size_t)pos * half + i0 + i) * 2;
+                d_sincos((double)pos * freq[i], &s, &c);
+                to[0] = (float)(c * gain);
+                to[1] = (float)(s * gain);
+            }
     }
 }

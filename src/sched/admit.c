@@ -231,7 +231,7 @@ static void admitted_rows(struct sched *s, struct plan *plan, uint32_t slot, str
 static bool has_time(const struct sched *s, const struct budget *b)
 {
     return !b->is_timed || b->n_chunks == 0 || !s->cost.fit.fitted ||
-           cost_rows(&s->cost, b->step_rows, b->step_row_context, 0, (double)s->o.itl_target_ns) > 0;
+           cost_rows(&s->cost, b->step_rows, b->step_row_context, 0, b->target_ns) > 0;
 }
 
 /* The head may not come in now for reasons that are not blocks. */

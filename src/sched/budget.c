@@ -38,6 +38,14 @@ static void spend(struct budget *b, const struct seq *q, uint32_t rows)
     b->step_row_context += (double)rows * q->computed + 0.5 * (double)rows * (double)(rows + 1);
 }
 
+double budget_target(const struct sched *s, double rows, double row_context)
+{
+    const double target = (double)s->o.itl_target_ns;
+    if (target <= 0 || s->o.itl_factor <= 0 || !s->cost.fit.fitted)
+        return target;
+    return MAX(target, s->o.itl_factor * cost_predict(&s->cost, rows, row_context));
+}
+
 uint32_t budget_chunk(struct sched *s, struct budget *b, const struct seq *q)
 {
     uint32_t rows = MIN(seq_gap(q), b->rows);
@@ -48,9 +56,8 @@ uint32_t budget_chunk(struct sched *s, struct budget *b, const struct seq *q)
     if (s->o.chunk_max > 0)
         rows = MIN(rows, s->o.chunk_max);
     if (b->is_timed && rows > 1) {
-        const double target = (double)s->o.itl_target_ns;
         const uint32_t fit = s->cost.fit.fitted
-                                 ? cost_rows(&s->cost, b->step_rows, b->step_row_context, q->computed, target)
+                                 ? cost_rows(&s->cost, b->step_rows, b->step_row_context, q->computed, b->target_ns)
                                  : CHUNK_ROWS_UNKNOWN / (1 + b->n_chunks);
         rows = MIN(rows, MAX(fit, b->n_chunks == 0 ? CHUNK_ROWS_MIN : 0));
     }
@@ -108,7 +115,8 @@ void budget_share(struct sched *s, const struct plan *plan, uint64_t now, struct
     }
     if (n_jumped > 0 && !b->prompts_only)
         share_jumped(s, b);
-    b->is_timed = s->o.itl_target_ns > 0 && b->step_rows > 0;
+    b->target_ns = b->step_rows > 0 ? budget_target(s, b->step_rows, b->step_row_context) : 0;
+    b->is_timed = b->target_ns > 0;
     for (uint32_t i = 0; i < s->n_running && b->n_prompts > 0 && !b->decodes_only && b->rows > 0; i++) {
         struct seq *q = &s->seqs[s->running[i]];
         if (q->share == 0 && !q->is_paused && seq_gap(q) > 1 && !has_jumped(q) && q->n_out + q->n_flying < q->out_limit)

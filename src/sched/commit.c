@@ -11,6 +11,7 @@
 #include "sched/sched_int.h"
 
 #include <math.h>
+#include <string.h>
 
 static bool is_stop_id(const struct request_options *o, uint32_t id)
 {
@@ -54,15 +55,31 @@ static void token_append(struct seq *q, const struct step_token *t)
     q->n_out = n + 1;
 }
 
-/* A budget for thinking counts tokens between the two marks; when it is spent the second one is forced (is_forced). */
-static void think_count(const struct request_options *o, struct choice *c, uint32_t id)
+/* Is the newest of n tokens the one that begins it? However the head before it was cut into tokens. */
+static bool think_begins(const struct request_options *o, const uint32_t *ids, uint32_t n)
 {
-    if (id == o->think_end)
+    size_t left = o->think_head.n;
+    if (ids[--n] != o->think_begin)
+        return false;
+    for (; left > 0 && n > 0; n--) {
+        const struct str t = vocab_bytes(o->vocab, ids[n - 1]);
+        if (t.n == 0 || t.n > left || memcmp(t.p, o->think_head.p + left - t.n, t.n) != 0)
+            return false;
+        left -= t.n;
+    }
+    return o->think_head.n == 0 || (left == 0 && n > 0 && ids[n - 1] == o->think_mark);
+}
+
+/* A budget for thinking counts tokens between the two marks; when it is spent the second one is forced (is_forced). */
+static void think_count(const struct request_options *o, struct choice *c, uint32_t n_out)
+{
+    if (c->ids[n_out - 1] == o->think_end) {
+        c->think_rest = c->think_left != THINK_OFF ? c->think_left : c->think_rest;
         c->think_left = THINK_OFF;
-    else if (c->think_left == THINK_OFF)
-        c->think_left = id == o->think_begin ? o->think_budget : THINK_OFF;
-    else if (c->think_left > 0)
-        c->think_left--;
+    } else if (c->think_left != THINK_OFF)
+        c->think_left -= c->think_left > 0;
+    else if (think_begins(o, c->ids, n_out))
+        c->think_left = c->think_rest;
 }
 
 /* The next token of the sequence, whoever chose it. */
@@ -70,7 +87,7 @@ static enum req_end token_take(struct sched *s, struct seq *q, const struct step
 {
     token_append(q, t);
     if (q->request->o.think_budget > 0)
-        think_count(&q->request->o, q->choice, t->id);
+        think_count(&q->request->o, q->choice, q->n_out);
     s->stats.output_tokens++;
     s->tenants[q->tenant].output_tokens++;
     tenant_charge(s, q->tenant, s->o.vtc_output_weight);

@@ -165,6 +165,8 @@ static enum err check_options(const struct request_options *o, struct error *e)
             o->n_prompt);
     if (o->stops != NULL && o->vocab == NULL)
         return FAIL(e, ERR_INVALID, "stop strings need a vocabulary");
+    if (o->think_head.n > 0 && o->vocab == NULL)
+        return FAIL(e, ERR_INVALID, "what stands before thinking is a text, which needs a vocabulary");
     if (o->think_budget > 0 && o->spec != SPEC_NONE)
         return FAIL(e, ERR_INVALID, "a budget for thinking cannot be kept with guesses");
     if (o->allowed != NULL && o->vocab_size == 0)
@@ -179,6 +181,7 @@ static enum err prime_choice(const struct request *r, struct choice *c, struct e
     const struct request_options *o = &r->o;
     const uint32_t n_given = o->n_prompt - o->n_resume;
     c->think_left = o->think_budget > 0 && o->is_thinking ? o->think_budget : THINK_OFF;
+    c->think_rest = o->think_budget;
     for (uint32_t i = 0; c->history.cap > 0 && i < o->n_prompt; i++)
         sample_history_add(&c->history, o->prompt[i], i >= n_given);
     if (c->walk != NULL) {

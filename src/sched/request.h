@@ -90,10 +90,13 @@ struct request_options {
     enum spec_method spec;
     uint32_t spec_k;                 /* guesses at a time, 1 to SPEC_K_MAX; with SPEC_NONE without meaning */
     uint32_t ngram_min, ngram_max;   /* tokens that must agree, and that are looked at; of SPEC_NGRAM */
-    uint32_t think_budget;           /* tokens between think_begin and think_end, which is forced then; 0 = any number.
-                                        Not together with guesses */
+    uint32_t think_budget;           /* tokens between think_begin and think_end in the whole answer; when they are
+                                        spent think_end is forced; 0 = any number. Not together with guesses */
     uint32_t think_begin, think_end; /* ids */
-    bool is_thinking;                /* the prompt has begun it */
+    struct str think_head; /* text behind the token think_mark that must stand directly before think_begin; n 0 = none.
+                              Borrowed, as long as vocab is, which it needs */
+    uint32_t think_mark;
+    bool is_thinking; /* the prompt has begun it */
 };
 #define THINK_OFF UINT32_MAX
 
@@ -117,6 +120,7 @@ struct choice {
     struct sample_params sample;
     struct ngram_index ngram;  /* engine only; cap 0 unless SPEC_NGRAM */
     uint32_t think_left;       /* engine only: tokens before think_end is forced; THINK_OFF = not thinking */
+    uint32_t think_rest;       /* engine only: of the budget, when it thinks again */
     struct grammar_walk *walk; /* engine only: where the answer stands in the grammar; NULL without one */
     const uint32_t *script;    /* a replay's: what the recorded grammar forced, UINT32_MAX = it broke; NULL otherwise */
     uint32_t n_script;

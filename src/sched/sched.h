@@ -84,6 +84,7 @@ struct sched_options {
     enum admission admission;
     double watermark;       /* share of the blocks kept free by admission, so that running sequences can grow */
     uint64_t itl_target_ns; /* a step with streams takes no longer, but always 16 prompt rows; 0 = no target */
+    double itl_factor;      /* or no longer than so many times what the streams take alone, if that is more */
     uint32_t chunk_max;     /* rows of one sequence's prompt in one step; 0 = the budget */
     enum preempt_mode preempt;
     uint32_t preempt_every;   /* for tests: preempt a victim every that many steps; 0 = only when blocks run out */

@@ -149,6 +149,7 @@ struct budget {
     uint32_t rows, outs;
     double step_rows, step_row_context;
     bool is_timed;      /* there is a target, and streams to protect */
+    double target_ns;   /* of this step; 0 = none */
     bool decodes_only;  /* prefill-first: this step has no prompts */
     bool prompts_only;  /* prefill-first: this step has no streams */
     uint32_t n_chunks;  /* prompts that got rows */
@@ -262,6 +263,7 @@ uint32_t cost_rows(const struct cost *c, double rows, double row_context, uint32
 
 /* budget.c */
 void budget_share(struct sched *s, const struct plan *plan, uint64_t now, struct budget *b);
+double budget_target(const struct sched *s, double rows, double row_context); /* of a step with these streams */
 uint32_t budget_chunk(struct sched *s, struct budget *b, const struct seq *q); /* takes it from the budget */
 
 /* spec.c */

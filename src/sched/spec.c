@@ -24,14 +24,14 @@ void spec_init(struct sched *s)
 
 /* The step so far, and what guesses would make of it. */
 struct spec_step {
-    double rows, row_context, tokens, ns;
+    double rows, row_context, tokens, ns, target_ns; /* target_ns: of the step; 0 = none */
 };
 
 /* The best number of guesses, up to n, and the step with them. extra_ns: what each guess costs beside its row. */
 static uint32_t choose(const struct sched *s, const struct seq *q, const struct spec_rate *rate, uint32_t n,
     double extra_ns, struct spec_step *step)
 {
-    const double target = (double)s->o.itl_target_ns;
+    const double target = step->target_ns;
     struct spec_step best = *step;
     double most = GAIN_MIN * step->tokens / step->ns, chance = (double)rate->first, tokens = step->tokens;
     uint32_t n_best = 0;
@@ -45,7 +45,8 @@ static uint32_t choose(const struct sched *s, const struct seq *q, const struct 
         if (tokens / ns > most) {
             most = tokens / ns;
             n_best = g;
-            best = (struct spec_step){.rows = rows, .row_context = context, .tokens = tokens, .ns = ns};
+            best = (struct spec_step){
+                .rows = rows, .row_context = context, .tokens = tokens, .ns = ns, .target_ns = target};
         }
     }
     *step = best;
@@ -109,6 +110,7 @@ uint32_t sched_asks(const struct sched *s, enum spec_method method, double guess
     }
     step.tokens = step.rows;
     step.ns = step.rows > 0 ? cost_predict(&s->cost, step.rows, step.row_context) : 0;
+    step.target_ns = step.rows > 0 ? budget_target(s, step.rows, step.row_context) : 0;
     const bool is_hopeless = !s->o.spec_always && s->cost.fit.fitted && step.ns > 0 && !could_pay(s, step);
     for (uint32_t i = 0; i < s->n_running && n < cap; i++) {
         const struct seq *q = &s->seqs[s->running[i]];
@@ -146,7 +148,8 @@ bool sched_guess(struct sched *s, uint32_t slot, const uint32_t *ids, uint32_t n
 
 void spec_share(struct sched *s, struct budget *b)
 {
-    struct spec_step step = {.rows = b->step_rows, .row_context = b->step_row_context, .tokens = b->step_rows};
+    struct spec_step step = {
+        .rows = b->step_rows, .row_context = b->step_row_context, .tokens = b->step_rows, .target_ns = b->target_ns};
     if (step.rows < 1)
         return;
     step.ns = cost_predict(&s->cost, step.rows, step.row_context);

@@ -68,7 +68,12 @@ static uint64_t find_bad_row_16(const unsigned char *p, uint64_t n, uint16_t exp
     return at == NONE ? NONE : i + at;
 }
 
-/* First of n blocks with a scale that is not finite. One pass: the file's pages are met here for the first time. */
+bool f16_row_is_finite(const void *p, size_t n)
+{
+    return find_bad_row_16(p, n, 0x7c00) == NONE;
+}
+
+/* First of n blocks with a scale that is not finite, in one pass. */
 static uint64_t find_bad_scale(
     const unsigned char *p, uint64_t n, size_t block, const uint32_t *offsets, uint32_t n_scales)
 {

@@ -9,6 +9,9 @@
  * taken as finite: nobody can bind them. */
 bool tensor_is_finite(const struct tensor_view *v, uint64_t *bad);
 
+/* The same of n F16 numbers side by side, any alignment. */
+bool f16_row_is_finite(const void *p, size_t n);
+
 /* Bytes of a block's f16 scales: how many there are and where. 0 for types whose scale is no f16. */
 uint32_t quant_scale_offsets(enum dtype dtype, uint32_t offsets[2]);
 

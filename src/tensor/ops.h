@@ -308,9 +308,10 @@ struct dev_options {
 };
 
 struct ops {
-    const char *name;   /* "cpu-ref", "cpu-avx2", "cuda" */
-    uint64_t kv_dtypes; /* bit 1 << dtype: what a KV cache may be */
-    bool has_fp8;       /* dev_options.fp8 is understood */
+    const char *name;    /* "cpu-ref", "cpu-avx2", "cuda" */
+    uint64_t kv_dtypes;  /* bit 1 << dtype: what a KV cache may be */
+    bool has_fp8;        /* dev_options.fp8 is understood */
+    bool checks_weights; /* weight_bind refuses values that are not finite (ERR_FORMAT); else whoever binds looks */
 
     /* Devices and memory. alloc gives zeroed memory aligned to 64 bytes; read and write move bytes from and to the host
      * in stream order, and read waits for what it reads. */

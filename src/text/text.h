@@ -108,6 +108,13 @@ enum err tok_encode_user(const struct tok *t, struct tok_ctx *c, struct str text
 enum err tok_encode_template(const struct tok *t, struct tok_ctx *c, struct str text, bool add_special,
     struct tok_ids *out, struct error *e) MUST_CHECK;
 
+/* A piece out of the middle of a user's text: its ids, and how many; 0 when the tokenizer cannot say. Any thread may
+ * ask; one at a time is answered. tok is borrowed. */
+struct tok_cutter;
+enum err tok_cutter_new(const struct tok *t, struct tok_cutter **out, struct error *e) MUST_CHECK;
+void tok_cutter_free(struct tok_cutter *c); /* NULL is fine */
+uint32_t tok_cutter_cut(void *cutter, struct str text, uint32_t *ids, uint32_t max);
+
 /* ---- decoding ---- */
 
 /* The text of a sequence is the bytes of its tokens (vocab_bytes) one after another, less what the lead rule takes from

@@ -210,24 +210,39 @@ static enum err build_keys(struct tok_build *b, struct tok *t, struct error *e)
     return OK;
 }
 
+/* What two bytes side by side become. Few merges are of two bytes, so those are looked for and not all pairs. */
+static enum err build_byte_pairs(struct tok_build *b, struct tok *t, struct error *e)
+{
+    const size_t bytes = 65536 * sizeof(struct tok_pair_value);
+    TRY(tok_own(t, SEC_BYTE_PAIRS, mem_alloc(bytes), bytes, e));
+    struct tok_pair_value *pairs = t->owned[SEC_BYTE_PAIRS];
+    uint16_t *byte_plus = mem_array(b->n, sizeof *byte_plus); /* the byte a token stands for, plus 1 */
+    if (byte_plus == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for a vocabulary");
+    for (uint32_t i = 0; i < 256; i++)
+        if (b->meta.byte_ids[i] != TOK_NONE)
+            byte_plus[b->meta.byte_ids[i]] = (uint16_t)(i + 1);
+    memset(pairs, 0xFF, bytes); /* TOK_NONE */
+    for (size_t i = 0; i < b->n_merges; i++) {
+        const struct tok_merge *m = &b->merges[i];
+        const uint32_t left = byte_plus[m->left], right = byte_plus[m->right];
+        if (left != 0 && right != 0) {
+            struct tok_pair_value *to = &pairs[(left - 1) << 8 | (right - 1)];
+            bpe_pair(t, m->left, m->right, &to->rank, &to->id);
+        }
+    }
+    mem_free(byte_plus);
+    return OK;
+}
+
 static enum err build_merges(struct tok_build *b, struct tok *t, struct error *e)
 {
     struct tok_merge *slots = NULL;
     size_t n_slots = 0;
     TRY(bpe_table_build(b, &slots, &n_slots, e));
     TRY(tok_own(t, SEC_MERGES, slots, n_slots * sizeof *slots, e));
-    if (b->meta.flags & META_BYTE_LEVEL) {
-        const size_t bytes = 65536 * sizeof(struct tok_pair_value);
-        TRY(tok_own(t, SEC_BYTE_PAIRS, mem_alloc(bytes), bytes, e));
-        struct tok_pair_value *pairs = t->owned[SEC_BYTE_PAIRS];
-        for (uint32_t i = 0; i < 65536; i++) {
-            const uint32_t left = b->meta.byte_ids[i >> 8], right = b->meta.byte_ids[i & 255];
-            pairs[i] = (struct tok_pair_value){TOK_NONE, TOK_NONE};
-            if (left != TOK_NONE && right != TOK_NONE)
-                bpe_pair(t, left, right, &pairs[i].rank, &pairs[i].id);
-        }
-        return OK;
-    }
+    if (b->meta.flags & META_BYTE_LEVEL)
+        return build_byte_pairs(b, t, e);
     return bigrams_build(b, t, e);
 }
 

@@ -41,6 +41,10 @@ bool byte_unspell(struct str s, char *out, size_t *n)
 {
     *n = 0;
     for (size_t at = 0; at < s.n;) {
+        if (s.p[at] >= '!' && s.p[at] <= '~') { /* nearly all of a vocabulary */
+            out[(*n)++] = s.p[at++];
+            continue;
+        }
         size_t len = utf8_len((struct str){s.p + at, s.n - at});
         if (len == 0)
             return false;

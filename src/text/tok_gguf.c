@@ -222,10 +222,28 @@ static enum err read_flags(const struct tok_gguf *g, struct tok_build *b, struct
     return OK;
 }
 
+/* The token whose name is left and right together. Vocabularies mostly list what merges make in the merges' own order,
+ * so the guess, the token behind the last one found, is nearly always right and no table is needed. */
+static uint32_t find_joined(
+    const struct name_table *names, uint32_t n, uint32_t guess, struct str left, struct str right)
+{
+    char joined[2 * TOK_NAME_BYTES_MAX];
+    if (guess < n) {
+        const struct str name = names->names[guess];
+        if (name.n == left.n + right.n && memcmp(name.p, left.p, left.n) == 0 &&
+            memcmp(name.p + left.n, right.p, right.n) == 0)
+            return guess;
+    }
+    memcpy(joined, left.p, left.n);
+    memcpy(joined + left.n, right.p, right.n);
+    return name_table_find(names, (struct str){joined, left.n + right.n});
+}
+
 static enum err read_merges(const struct tok_gguf *g, struct tok_build *b, struct error *e)
 {
     struct name_table *names = &b->table;
-    char joined[2 * TOK_NAME_BYTES_MAX], shown[80];
+    char shown[80];
+    uint32_t made = TOK_NONE;
     if (g->n_merges > TOK_MERGES_MAX)
         return FAIL(
             e, ERR_LIMIT, "tokenizer.ggml.merges has %zu entries; the limit is %u", g->n_merges, TOK_MERGES_MAX);
@@ -242,11 +260,9 @@ static enum err read_merges(const struct tok_gguf *g, struct tok_build *b, struc
             break;
         }
         const size_t cut = (size_t)(space - m.p);
-        memcpy(joined, m.p, cut);
-        memcpy(joined + cut, space + 1, m.n - cut - 1);
-        const struct tok_merge merge = {name_table_find(names, (struct str){m.p, cut}),
-            name_table_find(names, (struct str){space + 1, m.n - cut - 1}), (uint32_t)i,
-            name_table_find(names, (struct str){joined, m.n - 1})};
+        const struct str left = {m.p, cut}, right = {space + 1, m.n - cut - 1};
+        made = find_joined(names, b->n, made + 1, left, right);
+        const struct tok_merge merge = {name_table_find(names, left), name_table_find(names, right), (uint32_t)i, made};
         if (merge.left == TOK_NONE || merge.right == TOK_NONE || merge.id == TOK_NONE)
             err =
                 FAIL(e, ERR_FORMAT, "tokenizer.ggml.merges: entry %zu '%s' names a token that is not in the vocabulary",

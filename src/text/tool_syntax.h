@@ -79,9 +79,11 @@ enum reasoning_start {
 };
 enum reasoning_start tool_dialect_start(const struct tool_dialect *d, struct str prompt);
 
-/* The names of the two marks around reasoning; empty = it has no such marks. */
+/* The names of the two marks around reasoning; empty = it has no such marks. The first one begins it only behind a mark
+ * and a text, where the dialect has such a head. */
 struct str tool_dialect_think_begin(const struct tool_dialect *d);
 struct str tool_dialect_think_end(const struct tool_dialect *d);
+bool tool_dialect_think_head(const struct tool_dialect *d, struct str *mark, struct str *text);
 
 /* ---- the tools of a request ---- */
 

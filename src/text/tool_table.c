@@ -420,12 +420,21 @@ bool tool_dialect_is_guest(const struct tool_dialect *d)
 
 struct str tool_dialect_think_begin(const struct tool_dialect *d)
 {
-    return str_of(d->reasoning != NULL && d->reasoning->begin != NULL ? d->reasoning->begin : "");
+    const struct reasoning_syntax *r = d->reasoning;
+    return str_of(r == NULL ? "" : r->begin != NULL ? r->begin : harmony_markers[H_MESSAGE]);
 }
 
 struct str tool_dialect_think_end(const struct tool_dialect *d)
 {
-    return str_of(d->reasoning != NULL && d->reasoning->end != NULL ? d->reasoning->end : "");
+    const struct reasoning_syntax *r = d->reasoning;
+    return str_of(r == NULL ? "" : r->end != NULL ? r->end : harmony_markers[H_END]);
+}
+
+bool tool_dialect_think_head(const struct tool_dialect *d, struct str *mark, struct str *text)
+{
+    *mark = str_of(harmony_markers[H_CHANNEL]);
+    *text = STR("analysis");
+    return d->reasoning != NULL && d->reasoning->begin == NULL;
 }
 
 static struct str trim_end(struct str s)

@@ -81,7 +81,8 @@ CASES = [
     ({"format": "date-time"}, ["2024-02-29T12:30:00Z", "1999-12-31T23:59:59.123+05:30", 1],
      ["2023-02-29T12:30:00Z", "2024-01-01T24:00:00Z", "2024-01-01 00:00:00Z", "2024-01-01T00:00:00"]),
     ({"format": "date"}, ["2000-02-29", "2024-12-31"], ["1900-02-29", "2024-13-01", "2024-04-31"]),
-    ({"format": "time"}, ["00:00:00Z", "23:59:60Z"], ["24:00:00Z", "00:00:00", "12:00:60Z"]),
+    ({"format": "time"}, ["00:00:00Z", "23:59:60Z", "05:44:60+05:45", "18:59:60.5-05:00", "23:59:60.1234-00:00"],
+     ["24:00:00Z", "00:00:00", "12:00:60Z", "05:44:60-05:45", "05:44:60+05:30", "06:44:60+05:45"]),
     ({"format": "duration"}, ["P1Y2M3DT4H5M6S", "PT36H", "P2W"], ["P", "PT", "P1D2H", "1D"]),
     ({"format": "email"}, ["a.b@example.com", '"a b"@[127.0.0.1]'], ["a", "a@", ".a@b.c", "a..b@c.d"]),
     ({"format": "hostname"}, ["a", "www.example.com", "x" * 63], ["-a", "a-", "a..b", "x" * 64, "", "a_b"]),
@@ -101,6 +102,7 @@ REFUSED = [  # (schema, code, part of the sentence)
     ({"not": {"unevaluatedProperties": False}}, "UNSUPPORTED", "#/not/unevaluatedProperties"),
     ({"contains": {}, "unevaluatedItems": False}, "UNSUPPORTED", "unevaluatedItems"),
     ({"format": "frob"}, "UNSUPPORTED", "the format 'frob'"),
+    ({"items": {"type": "integer", "multipleOf": 0.5}}, "UNSUPPORTED", "'multipleOf' at #/items/multipleOf"),
     ({"$ref": "http://example.com/x.json"}, "UNSUPPORTED", "another document"),
     ({"$dynamicRef": "#x"}, "UNSUPPORTED", "$dynamicRef"),
     ({"exclusiveMinimum": True, "minimum": 1}, "UNSUPPORTED", "draft-04"),
@@ -131,10 +133,7 @@ REFUSED = [  # (schema, code, part of the sentence)
 ]
 # What the suite calls valid and the documented languages leave out; nothing invalid is ever accepted.
 LEFT_OUT = {
-    "optional/float-overflow": ("an integer with an exponent", lambda d: d >= 1e16),
     "optional/format/hostname": ("a label that begins with xn--", lambda d: "xn--" in d),
-    "optional/format/time": ("a leap second that is not in UTC", lambda d: ":60" in d),
-    "optional/format/date-time": ("a leap second that is not in UTC", lambda d: ":60" in d),
 }
 # Files whose tests are about what a schema does not assert, where we do, or the other way round.
 NOT_COMPARED = {

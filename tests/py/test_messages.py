@@ -30,6 +30,39 @@ def ask(client, **more):
                                      **more})
 
 
+SHAPE = {"type": "object", "additionalProperties": False, "required": ["king", "old"], "properties": {
+    "king": {"enum": ["Lear", "Arthur"]}, "old": {"type": "boolean"}}}
+
+
+@pytest.mark.parametrize("body", [
+    {"output_format": {"type": "json_schema", "schema": SHAPE}},
+    {"output_config": {"format": {"type": "json_schema", "schema": SHAPE}}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SHAPE}}},
+    {"structured_outputs": {"json": SHAPE}}, {"guided_json": SHAPE}], ids=lambda b: next(iter(b)))
+def test_an_answer_can_have_a_format(quern, body):
+    for stream in (False, True):
+        status, _, text = quern.call("/v1/messages", {"messages": HELLO, "max_tokens": 60, "seed": 1, "stream": stream,
+                                                      **body})
+        assert status == 200, text
+        if stream:
+            deltas = [json.loads(line[6:]) for line in text.decode().split("\n") if line.startswith("data: {")]
+            said = "".join(d["delta"].get("text", "") for d in deltas if d["type"] == "content_block_delta")
+        else:
+            said = text["content"][0]["text"]
+        answer = json.loads(said)
+        assert answer["king"] in ("Lear", "Arthur") and isinstance(answer["old"], bool)
+
+
+@pytest.mark.parametrize("body,param", [
+    ({"output_format": {"type": "text"}}, "output_format"), ({"output_config": {"effort": "high"}}, "output_config"),
+    ({"output_format": {"type": "json_schema", "schema": SHAPE}, "response_format": {"type": "text"}},
+     "response_format"),
+    ({"structured_outputs": {"jsn": 1}}, "structured_outputs")])
+def test_a_format_that_is_none_is_refused(quern, body, param):
+    status, answer = quern.post("/v1/messages", messages=HELLO, max_tokens=5, **body)
+    assert status == 400 and param in json.dumps(answer), answer
+
+
 def test_text_is_that_of_chat(quern, client):
     got = ask(client, system="You are old.")
     _, chat = quern.post("/v1/chat/completions", max_tokens=12, seed=1,

@@ -9,7 +9,8 @@ import pytest
 
 from chat_oracle import SHARED
 from server_quern import Quern
-from tool_models import HERMES, LLAMA3, QWEN3_CODER, THINKER, make_minimind, make_model
+from tool_models import (HARMONY, HARMONY_TOKENS, HERMES, LLAMA3, QWEN3_CODER, THINKER, make_minimind,
+                         make_model)
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12},
                                             "days": {"type": "integer", "minimum": 0, "maximum": 9},
@@ -240,6 +241,24 @@ def test_a_budget_ends_the_reasoning(thinker):
         used = a["usage"]["completion_tokens_details"]["reasoning_tokens"]
         assert used <= budget + 1  # the mark itself counts
         assert a["choices"][0]["message"]["content"]
+
+
+def test_a_budget_ends_the_reasoning_of_channels(tmp_path):
+    """However often the channel is opened; and a call that must come comes."""
+    thought = 0
+    with serve(tmp_path, HARMONY, "--tool-call-parser", "harmony", "--reasoning-parser", "harmony",
+               tokens=HARMONY_TOKENS) as q:
+        for seed in range(6):
+            status, a = q.post("/v1/chat/completions", messages=ASK, tools=TOOLS, tool_choice="required", seed=seed,
+                               parallel_tool_calls=False, thinking_budget=6, max_tokens=160, temperature=1.5)
+            assert status == 200, a
+            choice = a["choices"][0]
+            check_calls(choice, max_calls=1)
+            used = a["usage"]["completion_tokens_details"]["reasoning_tokens"]
+            text = choice["message"].get("reasoning") or ""
+            assert len(text.encode()) <= 6 * 16, text  # tokens are short
+            thought += used > 0
+    assert thought > 0
 
 
 def test_reasoning_can_be_left_out_or_switched_off(thinker):

@@ -36,6 +36,13 @@ THINKER = HERMES.replace("{{- '<|im_start|>assistant\\n' }}{%- endif %}", """{{-
 {{- '<think>\\n\\n</think>\\n\\n' if enable_thinking is defined and not enable_thinking else '<think>\\n' }}\
 {%- endif %}""")
 
+# Channels: the prompt ends where a header begins.
+HARMONY = """{%- for m in messages %}{{- '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{%- endfor %}\
+{#- <|channel|>analysis <|channel|>commentary #}\
+{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"""
+HARMONY_TOKENS = [(f"<|{name}|>", True)
+                  for name in ("start", "channel", "message", "end", "call", "return", "constrain")]
+
 
 def make_minimind(folder, shared, template):
     """The small chat model of the shared data under a public template."""

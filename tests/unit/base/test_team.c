@@ -85,6 +85,40 @@ static void sleepers_wake_up(void **state)
     team_free(t);
 }
 
+/* In two halves: the others work while the caller is elsewhere, and it finds everything done when it comes back. */
+static void others_begin_without_the_caller(void **state)
+{
+    (void)state;
+    struct error e;
+    struct team *t;
+    assert_ok(e, team_new(&t, 3, &e));
+    for (uint32_t n = 0; n < 60; n++) {
+        for (uint32_t i = 0; i < n; i++)
+            atomic_store(&job.runs[i], 0);
+        job.input = n;
+        job.n_workers = team_size(t);
+        atomic_store(&job.seen[0], 0);
+        team_start(t, n, count_tile, &job);
+        for (uint32_t i = 0; i < n && n % 2 == 0; i++)
+            while (atomic_load(&job.runs[i]) == 0)
+                sched_yield(); /* only others can do it */
+        team_join(t);
+        for (uint32_t i = 0; i < n; i++)
+            assert_true(atomic_load(&job.runs[i]) == 1 && job.sums[i] == n + i);
+        assert_true(n % 2 == 1 || atomic_load(&job.seen[0]) == 0);
+    }
+    team_free(t);
+    assert_ok(e, team_new(&t, 1, &e)); /* nobody else is there */
+    team_start(t, 0, count_tile, &job);
+    team_join(t);
+    atomic_store(&job.runs[0], 0);
+    team_start(t, 1, count_tile, &job);
+    assert_int_equal(atomic_load(&job.runs[0]), 0);
+    team_join(t);
+    assert_int_equal(atomic_load(&job.runs[0]), 1);
+    team_free(t);
+}
+
 static void slow_tile(void *ctx, uint32_t tile, uint32_t worker)
 {
     (void)tile;
@@ -346,6 +380,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tile_runs_once),
         cmocka_unit_test(sleepers_wake_up),
+        cmocka_unit_test(others_begin_without_the_caller),
         cmocka_unit_test(all_threads_take_part),
         cmocka_unit_test(a_busy_machine_only_slows_it_down),
         cmocka_unit_test(threads_on_one_core_do_not_spin_against_each_other),

@@ -4,6 +4,8 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
+#include <math.h>
+
 static void every_weight_dtype_of_the_tensor_room_is_bound_and_no_other(void **state)
 {
     (void)state;
@@ -41,7 +43,7 @@ static void stacks_and_lists_of_matrices_bind_alike(void **state)
     struct rig rig;
     for (uint32_t at = 0; rig_next(&rig, &at);) {
         struct dev *d = rig_open(&rig, 1, 1);
-        float data[3][4][8];
+        float data[3][4][8] = {0};
         struct tensor_view stack, each[3];
         struct weight a = {0}, b = {0};
         struct error e;
@@ -75,6 +77,36 @@ static void impossible_shapes_are_refused(void **state)
         assert_ok(e,
             tensor_view_init(&v, DTYPE_F32, 3, (const uint64_t[]){MODEL_EXPERTS_MAX + 1, 1, 2}, data, sizeof data, &e));
         assert_fails(e, ERR_LIMIT, "experts", rig.ops->weight_bind(d, &v, 1, &w, &e));
+        rig.ops->dev_close(d);
+    }
+}
+
+/* Whatever worker meets them, the first is named; also in a matrix that is only looked up. */
+static void values_that_are_not_finite_are_refused_and_the_first_is_named(void **state)
+{
+    (void)state;
+    enum { ROWS = 300, N = 32 };
+    struct rig rig;
+    for (uint32_t at = 0; rig_next(&rig, &at);) {
+        struct dev *d = rig_open(&rig, 4, 1);
+        static float data[2][ROWS][N];
+        struct tensor_view v;
+        struct error e;
+        memset(data, 0, sizeof data);
+        assert_ok(e, tensor_view_init(&v, DTYPE_F32, 3, (const uint64_t[]){2, ROWS, N}, data, sizeof data, &e));
+        for (enum weight_use use = WEIGHT_PRODUCT; use <= WEIGHT_ROWS; use++) {
+            struct weight w = {.use = use};
+            assert_ok(e, rig.ops->weight_bind(d, &v, 1, &w, &e));
+            rig.ops->weight_drop(d, &w);
+            w.use = use;
+            data[1][299][31] = INFINITY;
+            assert_fails(e, ERR_FORMAT, "near element 19199", rig.ops->weight_bind(d, &v, 1, &w, &e));
+            assert_null(w.packed);
+            w.use = use;
+            data[1][130][7] = NAN;
+            assert_fails(e, ERR_FORMAT, "near element 13767", rig.ops->weight_bind(d, &v, 1, &w, &e));
+            data[1][299][31] = data[1][130][7] = 0;
+        }
         rig.ops->dev_close(d);
     }
 }
@@ -192,6 +224,7 @@ int main(void)
         cmocka_unit_test(every_weight_dtype_of_the_tensor_room_is_bound_and_no_other),
         cmocka_unit_test(stacks_and_lists_of_matrices_bind_alike),
         cmocka_unit_test(impossible_shapes_are_refused),
+        cmocka_unit_test(values_that_are_not_finite_are_refused_and_the_first_is_named),
         cmocka_unit_test(memory_is_zeroed_aligned_and_moves_both_ways),
         cmocka_unit_test(a_failing_allocation_is_an_error_and_leaks_nothing),
         cmocka_unit_test(variants_are_found_by_name_and_the_best_is_one_of_them),

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -240,6 +241,133 @@ static void company_and_jumping_change_no_answer(void **state)
     (void)state;
 }
 
+/* ---- masks beside the device --------------------------------------------------------------------------------------
+ */
+
+/* What a runner is told, in order: F forward, S sample, W wait, each with its step. */
+struct witness {
+    struct runner base, *inner;
+    struct runner_ops ops;
+    struct clock *clock;
+    uint64_t busy_until_ns;                           /* by what was launched */
+    uint64_t launched, sampling;                      /* steps */
+    _Atomic uint32_t made, early, at_rest, by_engine; /* masks: all, of a step not launched, with an idle device */
+    uint32_t made_before;
+};
+
+static struct witness *witness_of(struct runner *r)
+{
+    return (struct witness *)(void *)r;
+}
+
+static enum err witness_forward(struct runner *r, const struct plan *p, const struct slots *s, struct error *e)
+{
+    struct witness *w = witness_of(r);
+    w->launched = p->step;
+    w->busy_until_ns = MAX(w->busy_until_ns, clock_now(w->clock)) + 1000;
+    return w->inner->ops->forward(w->inner, p, s, e);
+}
+
+static enum err witness_sample(struct runner *r, const struct plan *p, const struct slots *s, struct error *e)
+{
+    struct witness *w = witness_of(r);
+    w->sampling = p->step;
+    return w->inner->ops->sample(w->inner, p, s, e);
+}
+
+static enum err witness_wait(struct runner *r, const struct plan *p, struct step_result *out, struct error *e)
+{
+    return witness_of(r)->inner->ops->wait(witness_of(r)->inner, p, out, e);
+}
+
+static void witness_close(struct runner *r)
+{
+    runner_close(witness_of(r)->inner);
+}
+
+static void mask_made(void *ctx, uint32_t row, uint32_t worker)
+{
+    struct witness *w = ctx;
+    atomic_fetch_add(&w->early, w->launched != w->sampling);
+    atomic_fetch_add(&w->at_rest, clock_now(w->clock) >= w->busy_until_ns);
+    atomic_fetch_add(&w->by_engine, worker == 0);
+    atomic_fetch_add(&w->made, 1);
+    (void)row;
+}
+
+/* The device takes as long as it takes for all masks to be made. */
+static void device_works(void *ctx, uint32_t n_masks)
+{
+    struct witness *w = ctx;
+    while (atomic_load(&w->made) < w->made_before + n_masks)
+        sched_yield();
+    w->made_before += n_masks;
+}
+
+static void run_witnessed(uint32_t depth, uint32_t threads, struct witness *w)
+{
+    struct rig r = {0};
+    struct engine_options o = rig_options();
+    struct fake_runner_options f = rig_fake();
+    struct error e;
+    struct request *q[N_REQUESTS];
+    clock_init_virtual(&r.clock, 0);
+    *w = (struct witness){.clock = &r.clock};
+    f.depth = depth;
+    f.base_ns = 1000;
+    f.clock = &r.clock;
+    f.masks.threads = threads;
+    f.masks.made = mask_made;
+    f.masks.busy = threads > 1 ? device_works : NULL;
+    f.masks.ctx = w;
+    o.no_thread = true;
+    o.sched.queue_max = o.requests_max = 256;
+    o.kv.seqs_max = sched_slots(&o.sched);
+    const struct runner_limits l = engine_runner_limits(&o.sched, &o.kv);
+    assert_ok(e, fake_runner_open(&f, &l, o.kv.n_blocks, o.kv.n_host_blocks, o.kv.block_tokens, &w->inner, &e));
+    w->ops = (struct runner_ops){.name = "witness",
+        .depth = depth,
+        .forward = witness_forward,
+        .sample = witness_sample,
+        .wait = witness_wait,
+        .close = witness_close};
+    w->base.ops = &w->ops;
+    o.runner = &w->base;
+    o.clock = &r.clock;
+    assert_ok(e, engine_new(&o, &r.en, &e));
+    assert_ok(e, engine_client_new(r.en, &r.client, &e));
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        const struct request_options ask = ask_for(i, i % 8 == 7);
+        q[i] = rig_submit(&r, &ask);
+    }
+    rig_wait(&r, N_REQUESTS);
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        struct answer got[CHOICES];
+        write_down(q[i], got);
+        for (uint32_t c = 0; c < q[i]->n_choices; c++)
+            assert_memory_equal(&got[c], &alone[i][c], sizeof got[c]);
+        request_free(q[i]);
+    }
+    rig_close(&r);
+}
+
+/* Each mask is made after its step was launched, while the device computes, by another thread than the engine's; and
+ * the answers are those of requests that ran alone. */
+static void masks_are_made_beside_the_device(void **state)
+{
+    struct witness w;
+    for (uint32_t depth = 0; depth < 2; depth++) {
+        run_witnessed(depth, 3, &w);
+        assert_true(atomic_load(&w.made) > 200);
+        assert_int_equal(atomic_load(&w.early), 0);
+        assert_int_equal(atomic_load(&w.at_rest), 0);
+        assert_int_equal(atomic_load(&w.by_engine), 0);
+        run_witnessed(depth, 1, &w); /* with nobody else there it is the engine's thread, which is seen */
+        assert_true(atomic_load(&w.by_engine) == atomic_load(&w.made) && atomic_load(&w.made) > 200);
+    }
+    (void)state;
+}
+
 /* The same text in fewer steps. */
 static void forced_text_takes_fewer_steps(void **state)
 {
@@ -378,6 +506,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_alone),
         cmocka_unit_test(company_and_jumping_change_no_answer),
+        cmocka_unit_test(masks_are_made_beside_the_device),
         cmocka_unit_test(forced_text_takes_fewer_steps),
         cmocka_unit_test(a_grammar_that_is_over_ends_the_answer),
         cmocka_unit_test(a_resumed_answer_goes_on_inside_its_grammar),

@@ -226,7 +226,9 @@ static void what_does_not_fit_is_refused(void **state)
     mem_free(s);
     char said[256];
     struct sched_options sched = serving_sched_default(NULL);
+    assert_true(sched.itl_target_ns > 0 && sched.itl_factor > 1); /* on a CPU streams are protected */
     assert_ok(e, serving_tune(&sched, "ttft", said, &e));
+    assert_true(sched.itl_target_ns == 0 && sched.itl_factor == 0.0);
     assert_int_equal(sched.batching, BATCH_PREFILL_FIRST);
     assert_fails(e, ERR_NOT_FOUND, "throughput", serving_tune(&sched, "speed", said, &e));
     (void)state;

@@ -24,8 +24,8 @@ static void storms_change_no_answer_of_the_default_model(void **state)
     const struct storm_model m = {.shape = "the default model",
         .path = path,
         .kv = DTYPE_F16,
-        .n_requests = 24, /* prefill-first with a hot cache, swapping, recomputing; late and not */
-        .only = 1u << 2 | 1u << 7 | 1u << 8};
+        .n_requests = 24, /* prefill-first with a hot cache, swapping, recomputing; late, far and not */
+        .only = 1u << 2 | 1u << 7 | 1u << 8 | 1u << 12};
     storm_run(&m);
 }
 

@@ -97,6 +97,7 @@ static void draw_machine(struct sim_config *c, struct dice *d)
     c->fake.swap_ns_per_block = (double)c->fake.base_ns * PICK(d, 0.01, 0.5);
     s->swap_ns_per_block = c->fake.swap_ns_per_block;
     s->itl_target_ns = dice_one_in(d, 3) ? (uint64_t)((double)c->fake.base_ns * PICK(d, 0.5, 2.0, 5.0)) : 0;
+    s->itl_factor = PICK(d, 0, 1.5, 3.0);
     c->requests_max = dice_one_in(d, 4) ? 3 + dice_below(d, 6) : 2 * (s->queue_max + s->max_num_seqs);
 }
 

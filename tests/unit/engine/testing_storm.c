@@ -7,6 +7,7 @@
 #include "engine/testing_device.h"
 #include "engine/testing_engine.h"
 #include "model/model.h"
+#include "model/tokenizer.h"
 
 #include <stdlib.h>
 
@@ -30,7 +31,11 @@ struct stage { /* the model, and what the requests are made of */
     struct dummy *dummy;
     struct vocab_view vocab;
     struct grammar_vocab *grammar_vocab;
-    struct grammar *grammars[2];
+    struct grammar *grammars[3];
+    uint32_t n_grammars;
+    struct tok *tok; /* of a model from a file, with what goes with it */
+    struct tok_cutter *cutter;
+    struct grammar_vocab *tok_vocab;
     struct answer *alone; /* [n][CHOICES_MAX] */
     uint32_t n_wrong;     /* answers that were not those alone */
     bool may_be_wrong;
@@ -133,7 +138,7 @@ static struct request *make_request(const struct stage *st, uint32_t i)
         assert_ok(e, stop_set_new(&o.stops, stops, COUNT_OF(stops), &e));
     }
     if (i % 5 == 2) {
-        o.grammar = st->grammars[i / 5 % COUNT_OF(st->grammars)];
+        o.grammar = st->grammars[i / 5 % st->n_grammars];
         grammar_ref(o.grammar);
     }
     assert_ok(e, request_new(&o, &r, &e));
@@ -225,7 +230,12 @@ static void house_open(struct house *h, const struct stage *st, const struct sto
         .seq_blocks_max = STORM_CONTEXT / o.sched.block_tokens,
         .prefix_cache = o.sched.prefix_cache};
     const struct runner_limits l = engine_runner_limits(&o.sched, &o.kv);
-    const struct decoder_options d = {.ops = storm->device ? device_ops() : cpu_ops(),
+    static struct ops far;
+    far = *cpu_ops();
+    far.host_run = NULL;
+    const struct decoder_options d = {.ops = storm->device ? device_ops()
+                                             : storm->far  ? &far
+                                                           : cpu_ops(),
         .threads = storm->threads,
         .rows_max = l.rows_max,
         .out_max = l.out_max,
@@ -468,10 +478,11 @@ static void run_list(struct stage *st)
         with((struct storm){.name = "threaded, late, swap", .threaded = true, .late = true, .noise = true}, swapping),
         with((struct storm){.name = "threaded, recompute", .threaded = true, .noise = true, .n_blocks = 30},
             recomputing),
-        with((struct storm){.name = "device, hot", .device = true, .hot = true}, continuous),
+        with((struct storm){.name = "far, swap, evicting", .far = true, .noise = true, .n_blocks = 24}, swapping),
+        with((struct storm){.name = "far, late, threaded", .far = true, .late = true, .threaded = true}, continuous),
         with((struct storm){.name = "device, swap, evicting, noise", .device = true, .noise = true, .n_blocks = 24},
             swapping),
-        with((struct storm){.name = "device, recompute, threaded", .device = true, .threaded = true, .n_blocks = 30},
+        with((struct storm){.name = "device, recompute, hot", .device = true, .threaded = true, .hot = true},
             recomputing),
     };
     for (uint32_t i = 0; i < COUNT_OF(storms); i++)
@@ -490,6 +501,7 @@ static void run_guesses(struct stage *st)
         with((struct storm){.name = "draft, hot, threaded", .spec = SPEC_DRAFT, .hot = true, .threaded = true},
             prefill_first),
         with((struct storm){.name = "draft, reserve, target", .spec = SPEC_DRAFT, .n_blocks = 30}, reserving),
+        with((struct storm){.name = "ngram, far, swap", .spec = SPEC_NGRAM, .far = true, .n_blocks = 24}, swapping),
         with((struct storm){.name = "ngram, device, swap", .spec = SPEC_NGRAM, .device = true, .n_blocks = 24},
             swapping),
         with((struct storm){.name = "draft, device, noise", .spec = SPEC_DRAFT, .device = true, .noise = true},
@@ -522,7 +534,7 @@ static void make_vocab(struct stage *st)
     st->vocab = (struct vocab_view){.n = st->vocab_size, .bytes = bytes, .offsets = offsets, .flags = flags};
 }
 
-/* Frames with forced letters, and lists of lists. */
+/* Frames with forced letters, and lists of lists; with a model's own tokenizer, JSON. */
 static void make_grammars(struct stage *st)
 {
     static const struct {
@@ -536,8 +548,19 @@ static void make_grammars(struct stage *st)
     assert_ok(e, grammar_vocab_new(&st->vocab, &st->grammar_vocab, &e));
     for (size_t i = 0; i < COUNT_OF(sources); i++) {
         const struct grammar_source src = {.kind = sources[i].kind, .text = str_of(sources[i].text)};
-        assert_ok(e, grammar_compile(&src, st->grammar_vocab, &st->grammars[i], &e));
+        assert_ok(e, grammar_compile(&src, st->grammar_vocab, &st->grammars[st->n_grammars++], &e));
     }
+    if (st->source == NULL)
+        return;
+    const struct grammar_source schema = {.kind = GRAMMAR_JSON_SCHEMA,
+        .text = STR("{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},"
+                    "\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"mill\",\"river\"]}},\"good\":{"
+                    "\"type\":\"boolean\"}},\"required\":[\"name\",\"tags\"]}")};
+    assert_ok(e, model_tokenizer_open(st->source, NULL, &st->tok, &e));
+    assert_ok(e, tok_cutter_new(st->tok, &st->cutter, &e));
+    assert_ok(e, grammar_vocab_new(tok_vocab(st->tok), &st->tok_vocab, &e));
+    grammar_vocab_cutter(st->tok_vocab, tok_cutter_cut, st->cutter);
+    assert_ok(e, grammar_compile(&schema, st->tok_vocab, &st->grammars[st->n_grammars++], &e));
 }
 
 static void make_model(struct stage *st)
@@ -605,6 +628,9 @@ void storm_run(const struct storm_model *m)
     for (size_t i = 0; i < COUNT_OF(st.grammars); i++)
         grammar_unref(st.grammars[i]);
     grammar_vocab_free(st.grammar_vocab);
+    grammar_vocab_free(st.tok_vocab);
+    tok_cutter_free(st.cutter);
+    tok_free(st.tok);
     grammar_unref(st.grammar);
     grammar_vocab_free(st.words);
     mem_free((void *)(uintptr_t)st.vocab.bytes);

@@ -58,6 +58,17 @@ static void hostile_grammars_end_in_a_sentence(void **state)
         {GRAMMAR_STRUCTURE, "{\"type\":\"free_until\",\"stops\":[\"x\"",
             ",\"abababababababababababababababababababababababababababababababab%\"", 20, "]}", OK},
         {GRAMMAR_JSON_SCHEMA, "", "{\"items\":", 100000, "", ERR_INVALID},
+        {GRAMMAR_JSON_SCHEMA, "{\"minItems\":9223372036854775807}", "", 0, "", OK},
+        {GRAMMAR_JSON_SCHEMA, "{\"allOf\":[{}", ",{\"pattern\":\"a.*%.*b\"}", 20, "]}", ERR_LIMIT},
+        {GRAMMAR_JSON_SCHEMA, "{\"allOf\":[{\"multipleOf\":9}", ",{\"multipleOf\":1%}", 10, "]}", ERR_LIMIT},
+        {GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#/$defs/a0\",\"$defs\":{\"z\":{}",
+            ",\"a%\":{\"allOf\":[{\"$ref\":\"#/$defs/a@\"},{\"$ref\":\"#/$defs/a@\"}]}", 60, ",\"a60\":{}}}", OK},
+        {GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#/$defs/a0\",\"$defs\":{\"z\":{}",
+            ",\"a%\":{\"properties\":{\"x\":{\"$ref\":\"#/$defs/a@\"},\"y\":{\"$ref\":\"#/$defs/a@\"}}}", 300,
+            ",\"a300\":{}}}", ERR_LIMIT},
+        {GRAMMAR_REGEX, "", "(w%)?", 3000, "", ERR_LIMIT},
+        {GRAMMAR_STRUCTURE, "{\"type\":\"free_until\",\"stops\":[\"x\"", ",\"abababababababababababababababab%\"", 2000,
+            "]}", ERR_LIMIT},
     };
     for (size_t i = 0; i < COUNT_OF(checks); i++) {
         struct buf b;
@@ -74,6 +85,27 @@ static void hostile_grammars_end_in_a_sentence(void **state)
         grammar_unref(g);
         buf_fini(&b);
     }
+}
+
+/* What a schema costs before there is an automaton counts towards the same bound. */
+static void steps_of_a_schema_count_too(void **state)
+{
+    (void)state;
+    struct build b;
+    struct buf text;
+    struct error e = {0};
+    expr_id x = 0;
+    build_init(&b, NULL);
+    const struct str src = repeated(
+        &text, "{\"properties\":{\"a\":{}", ",\"p%\":{\"type\":\"number\",\"minimum\":%,\"maximum\":1%.%}", 300, "}}");
+    assert_int_equal(schema_build(&b, src, GRAMMAR_WS_SPACED, &x, &e), ERR_LIMIT);
+    assert_true(b.steps > b.steps_max / 4 && b.steps <= b.steps_max + GRAMMAR_STATES_MAX);
+    build_fini(&b);
+    buf_fini(&text);
+    build_init(&b, NULL); /* and an ordinary schema is far from it */
+    assert_ok(e, schema_build(&b, STR("{\"properties\":{\"a\":{\"type\":\"number\"}}}"), GRAMMAR_WS_SPACED, &x, &e));
+    assert_true(b.steps < b.steps_max / 20);
+    build_fini(&b);
 }
 
 /* The bound is on steps, so it is reached at the same place on every machine. */
@@ -210,6 +242,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hostile_grammars_end_in_a_sentence),
         cmocka_unit_test(steps_are_counted_and_bounded),
+        cmocka_unit_test(steps_of_a_schema_count_too),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_vocabulary_may_fail_to_be_made),
         cmocka_unit_test(walking_allocates_nothing),

@@ -27,6 +27,10 @@ static const struct {
                           "\"value\":{\"type\":\"string\",\"maxLength\":12}},\"required\":[\"name\",\"value\"]}"},
     {GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":40},"
                           "\"minItems\":1,\"maxItems\":30}"},
+    {GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":5},\"maxItems\":6}"},
+    {GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^[a-z0-9_-]{3,9}([a-z]|\\\\$)$\"}"},
+    {GRAMMAR_REGEX, "[a-z ]{0,8}[a-c\"]+"},
+    {GRAMMAR_REGEX, "([a-z \"]{1,6},){1,3}x"},
     {GRAMMAR_JSON_SCHEMA, "{\"$defs\":{\"t\":{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/t\"},"
                           "\"b\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"}}},"
                           "\"additionalProperties\":false}},\"$ref\":\"#/$defs/t\"}"},

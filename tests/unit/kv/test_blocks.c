@@ -1,28 +1,10 @@
 /* Blocks and tables through the door: how many are held, who waits for whom, what is copied, swapped and parked. */
-#include "testing.h"
+#include "testing_kv.h"
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "kv/kv_int.h"
 
 static const struct kv_key no_key = {.numerics = 1};
-static uint32_t ids[4096];
-
-static struct kv *make(uint32_t n_blocks, uint32_t n_host, bool prefix_cache)
-{
-    struct error e = {0};
-    struct kv *kv = NULL;
-    for (uint32_t i = 0; i < COUNT_OF(ids); i++)
-        ids[i] = i * 7 + 1;
-    const struct kv_options o = {.n_blocks = n_blocks,
-        .n_host_blocks = n_host,
-        .block_tokens = 16,
-        .seqs_max = 8,
-        .seq_blocks_max = 64,
-        .prefix_cache = prefix_cache};
-    assert_ok(e, kv_new(&o, &kv, &e));
-    return kv;
-}
 
 static struct kv_seq open_empty(struct kv *kv)
 {
@@ -31,21 +13,6 @@ static struct kv_seq open_empty(struct kv *kv)
     enum kv_hit hit;
     assert_int_equal(kv_seq_open(kv, no_key, ids, 0, false, &s, &n_found, &hit), OK);
     return s;
-}
-
-static void check(const struct kv *kv)
-{
-    struct error e;
-    assert_ok(e, kv_check(kv, &e));
-}
-
-static void grow(struct kv *kv, struct kv_seq s, uint32_t n_tokens, uint32_t first_write)
-{
-    struct kv_copy copy;
-    uint32_t n_copies;
-    assert_int_equal(kv_seq_grow(kv, s, n_tokens, first_write, &copy, &n_copies, 0), OK);
-    assert_int_equal(n_copies, 0);
-    check(kv);
 }
 
 static uint32_t n_held(const struct kv *kv)
@@ -58,7 +25,7 @@ static uint32_t n_held(const struct kv *kv)
 static void a_sequence_holds_exactly_the_blocks_its_tokens_need(void **state)
 {
     (void)state;
-    struct kv *kv = make(64, 0, true);
+    struct kv *kv = pool_make(64, 0, true);
     struct kv_seq s = open_empty(kv);
     for (uint32_t lookahead = 0; lookahead < 20; lookahead += 3)
         for (uint32_t n = 1; n < 200; n++) {
@@ -80,7 +47,7 @@ static void a_sequence_holds_exactly_the_blocks_its_tokens_need(void **state)
 static void grow_without_enough_blocks_changes_nothing(void **state)
 {
     (void)state;
-    struct kv *kv = make(4, 0, true);
+    struct kv *kv = pool_make(4, 0, true);
     struct kv_seq a = open_empty(kv), b = open_empty(kv);
     grow(kv, a, 33, 0);
     struct kv_copy copy;
@@ -96,7 +63,7 @@ static void grow_without_enough_blocks_changes_nothing(void **state)
 static void all_sequences_taken_is_an_ordinary_answer(void **state)
 {
     (void)state;
-    struct kv *kv = make(4, 0, true);
+    struct kv *kv = pool_make(4, 0, true);
     struct kv_seq first = open_empty(kv), s;
     for (int i = 1; i < 8; i++)
         s = open_empty(kv);
@@ -114,7 +81,7 @@ static void all_sequences_taken_is_an_ordinary_answer(void **state)
 static void blocks_given_up_behind_a_fence_come_back_when_it_is_done(void **state)
 {
     (void)state;
-    struct kv *kv = make(4, 0, true);
+    struct kv *kv = pool_make(4, 0, true);
     struct kv_seq a = open_empty(kv), b = open_empty(kv);
     grow(kv, a, 32, 0);
     grow(kv, b, 32, 0);
@@ -142,7 +109,7 @@ static void blocks_given_up_behind_a_fence_come_back_when_it_is_done(void **stat
 static void a_block_waits_for_the_last_fence_of_all_its_holders(void **state)
 {
     (void)state;
-    struct kv *kv = make(2, 0, true);
+    struct kv *kv = pool_make(2, 0, true);
     struct kv_seq a = open_empty(kv), b;
     grow(kv, a, 10, 0);
     assert_int_equal(kv_seq_fork(kv, a, 10, &b), OK);
@@ -158,7 +125,7 @@ static void a_block_waits_for_the_last_fence_of_all_its_holders(void **state)
 static void a_fork_shares_blocks_and_copies_the_one_it_writes(void **state)
 {
     (void)state;
-    struct kv *kv = make(8, 0, true);
+    struct kv *kv = pool_make(8, 0, true);
     struct kv_seq a = open_empty(kv), b;
     grow(kv, a, 40, 0);
     assert_int_equal(kv_seq_fork(kv, a, 40, &b), OK);
@@ -185,7 +152,7 @@ static void a_fork_shares_blocks_and_copies_the_one_it_writes(void **state)
 static void a_reader_that_writes_nothing_needs_no_copy(void **state)
 {
     (void)state;
-    struct kv *kv = make(8, 0, true);
+    struct kv *kv = pool_make(8, 0, true);
     struct kv_seq a = open_empty(kv), b;
     grow(kv, a, 40, 0);
     assert_int_equal(kv_seq_fork(kv, a, 40, &b), OK);
@@ -196,7 +163,7 @@ static void a_reader_that_writes_nothing_needs_no_copy(void **state)
 static void trim_gives_back_what_lies_behind_the_window(void **state)
 {
     (void)state;
-    struct kv *kv = make(8, 0, true);
+    struct kv *kv = pool_make(8, 0, true);
     struct kv_seq s = open_empty(kv);
     grow(kv, s, 64, 0);
     kv_seq_trim(kv, s, 31, 0);
@@ -218,7 +185,7 @@ static void trim_gives_back_what_lies_behind_the_window(void **state)
 static void a_swapped_sequence_comes_back_into_other_blocks(void **state)
 {
     (void)state;
-    struct kv *kv = make(4, 3, true);
+    struct kv *kv = pool_make(4, 3, true);
     struct kv_seq a = open_empty(kv), b = open_empty(kv);
     grow(kv, a, 48, 0);
     struct kv_copy copies[64];
@@ -250,7 +217,7 @@ static void a_swapped_sequence_comes_back_into_other_blocks(void **state)
 static void a_full_swap_space_is_an_ordinary_answer(void **state)
 {
     (void)state;
-    struct kv *kv = make(8, 2, true);
+    struct kv *kv = pool_make(8, 2, true);
     struct kv_seq a = open_empty(kv);
     grow(kv, a, 48, 0);
     struct kv_copy copies[64];
@@ -272,7 +239,7 @@ static void a_full_swap_space_is_an_ordinary_answer(void **state)
 static void the_map_shows_every_state(void **state)
 {
     (void)state;
-    struct kv *kv = make(6, 0, true);
+    struct kv *kv = pool_make(6, 0, true);
     struct kv_seq a = open_empty(kv), b, c = open_empty(kv), d = open_empty(kv);
     grow(kv, a, 16, 0);
     assert_int_equal(kv_seq_fork(kv, a, 16, &b), OK);
@@ -335,7 +302,7 @@ static void every_failed_allocation_is_an_answer(void **state)
 static void nothing_allocates_after_the_start(void **state)
 {
     (void)state;
-    struct kv *kv = make(16, 8, true);
+    struct kv *kv = pool_make(16, 8, true);
     const uint64_t before = mem_thread_allocs();
     struct kv_seq a = open_empty(kv), b;
     grow(kv, a, 100, 0);
@@ -358,7 +325,7 @@ static void kv_check_finds_what_is_broken(void **state)
 {
     (void)state;
     struct error e;
-    struct kv *kv = make(8, 2, true);
+    struct kv *kv = pool_make(8, 2, true);
     struct kv_seq s = open_empty(kv);
     grow(kv, s, 40, 0);
     kv_seq_publish(kv, s, ids, 40, NULL, 40);

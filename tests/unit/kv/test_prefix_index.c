@@ -1,26 +1,7 @@
 /* The prefix cache: what is found, what is not, and in which order it is forgotten. */
-#include "testing.h"
+#include "testing_kv.h"
 
 #include "base/hash.h"
-#include "kv/kv_int.h"
-
-static uint32_t ids[4096];
-
-static struct kv *make(uint32_t n_blocks)
-{
-    struct error e = {0};
-    struct kv *kv = NULL;
-    for (uint32_t i = 0; i < COUNT_OF(ids); i++)
-        ids[i] = i * 7 + 1;
-    const struct kv_options o = {.n_blocks = n_blocks,
-        .n_host_blocks = 8,
-        .block_tokens = 16,
-        .seqs_max = 8,
-        .seq_blocks_max = 64,
-        .prefix_cache = true};
-    assert_ok(e, kv_new(&o, &kv, &e));
-    return kv;
-}
 
 static const struct kv_key common = {.numerics = 1};
 
@@ -35,14 +16,6 @@ static struct kv_seq open_with(struct kv *kv, struct kv_key key, uint32_t n, uin
     return s;
 }
 
-static void grow(struct kv *kv, struct kv_seq s, uint32_t n_tokens, uint32_t first_write)
-{
-    struct kv_copy copy;
-    uint32_t n_copies;
-    assert_int_equal(kv_seq_grow(kv, s, n_tokens, first_write, &copy, &n_copies, 0), OK);
-    assert_int_equal(n_copies, 0);
-}
-
 /* A sequence of n tokens, computed and published. */
 static struct kv_seq compute(struct kv *kv, struct kv_key key, uint32_t n, uint32_t want, enum kv_hit hit)
 {
@@ -52,16 +25,10 @@ static struct kv_seq compute(struct kv *kv, struct kv_key key, uint32_t n, uint3
     return s;
 }
 
-static void check(const struct kv *kv)
-{
-    struct error e;
-    assert_ok(e, kv_check(kv, &e));
-}
-
 static void full_blocks_are_found_again_and_the_rest_is_not(void **state)
 {
     (void)state;
-    struct kv *kv = make(32);
+    struct kv *kv = pool_make(32, 8, true);
     struct kv_seq s = compute(kv, common, 40, 0, KV_MISS);
     assert_int_equal(kv_peek(kv, common, ids, 40), 32); /* while it runs */
     kv_seq_close(kv, s, 0);
@@ -87,7 +54,7 @@ static void full_blocks_are_found_again_and_the_rest_is_not(void **state)
 static void other_keys_share_nothing(void **state)
 {
     (void)state;
-    struct kv *kv = make(32);
+    struct kv *kv = pool_make(32, 8, true);
     kv_seq_close(kv, compute(kv, common, 40, 0, KV_MISS), 0);
     (void)open_with(kv, (struct kv_key){.numerics = 1, .salt = 9}, 40, 0, KV_MISS);
     (void)open_with(kv, (struct kv_key){.numerics = 1, .adapter = 1}, 40, 0, KV_MISS);
@@ -104,7 +71,7 @@ static uint64_t same_hash(const void *bytes, size_t n, uint64_t seed)
 static void equal_hashes_with_other_keys_or_tokens_are_no_hit(void **state)
 {
     (void)state;
-    struct kv *kv = make(32);
+    struct kv *kv = pool_make(32, 8, true);
     kv->hash = same_hash;
     kv_seq_close(kv, compute(kv, common, 48, 0, KV_MISS), 0);
     (void)open_with(kv, (struct kv_key){.numerics = 1, .salt = 9}, 48, 0, KV_MISS);
@@ -122,7 +89,7 @@ static void equal_hashes_with_other_keys_or_tokens_are_no_hit(void **state)
 static void an_evicted_parent_that_was_published_anew_is_another_parent(void **state)
 {
     (void)state;
-    struct kv *kv = make(3);
+    struct kv *kv = pool_make(3, 8, true);
     kv_seq_close(kv, compute(kv, common, 48, 0, KV_MISS), 0);
     /* Evict the first block by name: its child stays behind in the index. */
     kv_index_remove(kv, 0);
@@ -140,7 +107,7 @@ static void an_evicted_parent_that_was_published_anew_is_another_parent(void **s
 static void without_lookup_nothing_is_found_or_counted(void **state)
 {
     (void)state;
-    struct kv *kv = make(32);
+    struct kv *kv = pool_make(32, 8, true);
     kv_seq_close(kv, compute(kv, common, 40, 0, KV_MISS), 0);
     struct kv_seq s;
     uint32_t n_found;
@@ -156,7 +123,7 @@ static void without_lookup_nothing_is_found_or_counted(void **state)
 static void take_when_full_evicts_the_oldest_tail_first(void **state)
 {
     (void)state;
-    struct kv *kv = make(6);
+    struct kv *kv = pool_make(6, 8, true);
     const struct kv_key old = {.numerics = 1, .salt = 1}, young = {.numerics = 1, .salt = 2};
     kv_seq_close(kv, compute(kv, old, 48, 0, KV_MISS), 0);
     kv_seq_close(kv, compute(kv, young, 48, 0, KV_MISS), 0);
@@ -176,7 +143,7 @@ static void take_when_full_evicts_the_oldest_tail_first(void **state)
 static void a_prefix_that_was_used_again_is_young_again(void **state)
 {
     (void)state;
-    struct kv *kv = make(4);
+    struct kv *kv = pool_make(4, 8, true);
     const struct kv_key a = {.numerics = 1, .salt = 1}, b = {.numerics = 1, .salt = 2};
     kv_seq_close(kv, compute(kv, a, 32, 0, KV_MISS), 0);
     kv_seq_close(kv, compute(kv, b, 32, 0, KV_MISS), 0);
@@ -190,7 +157,7 @@ static void a_prefix_that_was_used_again_is_young_again(void **state)
 static void a_cached_block_behind_a_fence_is_found_and_not_evicted(void **state)
 {
     (void)state;
-    struct kv *kv = make(2);
+    struct kv *kv = pool_make(2, 8, true);
     kv_seq_close(kv, compute(kv, common, 32, 0, KV_MISS), 4);
     struct kv_seq s = open_with(kv, common, 0, 0, KV_MISS);
     struct kv_copy copy;
@@ -211,7 +178,7 @@ static void a_cached_block_behind_a_fence_is_found_and_not_evicted(void **state)
 static void nothing_writes_into_a_published_block(void **state)
 {
     (void)state;
-    struct kv *kv = make(8);
+    struct kv *kv = pool_make(8, 8, true);
     struct kv_seq s = compute(kv, common, 32, 0, KV_MISS);
     kv_seq_truncate(kv, s, 24, 0);
     struct kv_copy copy;
@@ -226,7 +193,7 @@ static void nothing_writes_into_a_published_block(void **state)
 static void output_tokens_are_published_across_the_end_of_the_prompt(void **state)
 {
     (void)state;
-    struct kv *kv = make(8);
+    struct kv *kv = pool_make(8, 8, true);
     struct kv_seq s = open_with(kv, common, 21, 0, KV_MISS);
     for (uint32_t n = 21; n <= 48; n++) {
         grow(kv, s, n, n == 21 ? 0 : n - 1);
@@ -240,7 +207,7 @@ static void output_tokens_are_published_across_the_end_of_the_prompt(void **stat
 static void the_second_of_two_equal_blocks_stays_private(void **state)
 {
     (void)state;
-    struct kv *kv = make(8);
+    struct kv *kv = pool_make(8, 8, true);
     struct kv_seq a = open_with(kv, common, 32, 0, KV_MISS), b = open_with(kv, common, 32, 0, KV_MISS);
     grow(kv, a, 32, 0);
     grow(kv, b, 32, 0);
@@ -258,7 +225,7 @@ static void the_second_of_two_equal_blocks_stays_private(void **state)
 static void other_tokens_in_place_of_truncated_ones_are_not_taken_for_them(void **state)
 {
     (void)state;
-    struct kv *kv = make(8);
+    struct kv *kv = pool_make(8, 8, true);
     struct kv_seq a = open_with(kv, common, 32, 0, KV_MISS), b = open_with(kv, common, 32, 0, KV_MISS);
     grow(kv, a, 32, 0);
     grow(kv, b, 32, 0);
@@ -279,7 +246,7 @@ static void other_tokens_in_place_of_truncated_ones_are_not_taken_for_them(void 
 static void a_chain_that_was_evicted_meanwhile_is_published_again(void **state)
 {
     (void)state;
-    struct kv *kv = make(8);
+    struct kv *kv = pool_make(8, 8, true);
     struct kv_seq a = open_with(kv, common, 48, 0, KV_MISS), b = open_with(kv, common, 48, 0, KV_MISS);
     grow(kv, a, 32, 0);
     grow(kv, b, 32, 0);
@@ -298,7 +265,7 @@ static void a_chain_that_was_evicted_meanwhile_is_published_again(void **state)
 static void forget_leaves_held_blocks_and_frees_the_others(void **state)
 {
     (void)state;
-    struct kv *kv = make(8);
+    struct kv *kv = pool_make(8, 8, true);
     struct kv_seq a = compute(kv, common, 32, 0, KV_MISS);
     kv_seq_close(kv, compute(kv, (struct kv_key){.numerics = 5}, 48, 0, KV_MISS), 0);
     kv_forget(kv);
@@ -315,7 +282,7 @@ static void forget_leaves_held_blocks_and_frees_the_others(void **state)
 static void swapped_out_blocks_stay_findable(void **state)
 {
     (void)state;
-    struct kv *kv = make(8);
+    struct kv *kv = pool_make(8, 8, true);
     struct kv_seq a = compute(kv, common, 40, 0, KV_MISS);
     struct kv_copy copies[64];
     uint32_t n;

@@ -24,7 +24,8 @@ static double distance(const struct model_rope *r, bool local, uint32_t context,
     static float table[CONTEXT * DIMS];
     double worst = 0;
     assert_true(context <= CONTEXT && r->dims <= DIMS);
-    rope_fill(r, local, context, table);
+    rope_fill(r, local, context, 0, context / 3, table);
+    rope_fill(r, local, context, context / 3, context - context / 3, table);
     for (uint32_t pos = 0; pos < context; pos++)
         for (uint32_t i = 0; i < r->dims / 2; i++) {
             const float *at = table + ((size_t)pos * (r->dims / 2) + i) * 2;

@@ -177,7 +177,7 @@ struct latency {
     uint32_t steps;
 };
 
-static struct latency prompt_beside_streams(uint64_t target_ns, double told)
+static struct latency prompt_beside(uint64_t target_ns, double factor, double told)
 {
     struct world w;
     struct world_options o = world_options_default();
@@ -185,6 +185,7 @@ static struct latency prompt_beside_streams(uint64_t target_ns, double told)
     o.sched.max_num_seqs = 16;
     o.sched.context_max = 8192;
     o.sched.itl_target_ns = target_ns;
+    o.sched.itl_factor = factor;
     o.n_blocks = 4000;
     o.eos_every = 0;
     o.base_ns = 2000000;
@@ -216,6 +217,11 @@ static struct latency prompt_beside_streams(uint64_t target_ns, double told)
     return l;
 }
 
+static struct latency prompt_beside_streams(uint64_t target_ns, double told)
+{
+    return prompt_beside(target_ns, 0, told);
+}
+
 /* A decode step takes 2.2 ms; the target is five of them. */
 static void under_a_target_streams_are_not_stalled_and_the_prompt_is_hardly_later(void **state)
 {
@@ -243,6 +249,17 @@ static void a_target_below_the_streams_still_lets_prompts_through(void **state)
     assert_true(l.worst_ns < 4000000);
 }
 
+/* A factor of the 2.2 ms that the streams take alone counts where it is more than the target, and only there. */
+static void a_target_grows_with_what_the_streams_take_alone(void **state)
+{
+    (void)state;
+    const struct latency fixed = prompt_beside(1000000, 0, 1), grown = prompt_beside(1000000, 5, 1);
+    assert_true(grown.steps < fixed.steps / 4);
+    assert_true(grown.worst_ns > 9000000 && grown.worst_ns < 13500000);
+    assert_int_equal(prompt_beside(11000000, 2, 1).worst_ns, prompt_beside(11000000, 0, 1).worst_ns);
+    assert_int_equal(prompt_beside(0, 5, 1).worst_ns, prompt_beside(0, 0, 1).worst_ns); /* no target at all */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +274,7 @@ int main(void)
         cmocka_unit_test(under_a_target_streams_are_not_stalled_and_the_prompt_is_hardly_later),
         cmocka_unit_test(a_wrong_slope_breaks_the_target),
         cmocka_unit_test(a_target_below_the_streams_still_lets_prompts_through),
+        cmocka_unit_test(a_target_grows_with_what_the_streams_take_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,6 +73,60 @@ static void a_budget_for_thinking_forces_its_end(void **state)
     }
 }
 
+/* A channel: thinking begins with several tokens, may begin again, and the budget is for all of it. */
+static void a_budget_for_thinking_holds_for_channels(void **state)
+{
+    (void)state;
+    static const char bytes[] = "abcdefghijklmn";
+    static const uint32_t offsets[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+    static const uint8_t flags[14];
+    const struct vocab_view letters = {.n = 14, .bytes = bytes, .offsets = offsets, .flags = flags};
+    uint32_t forced = 0, twice = 0;
+    for (uint32_t k = 0; k < 8; k++) {
+        struct world w;
+        struct world_options o = world_options_default();
+        o.depth = k & 1;
+        o.eos_every = 0;
+        o.n_ids = 4;
+        o.sched.preempt_every = (k & 2) != 0 ? 3 : 0;
+        world_init(&w, &o);
+        w.keep = true;
+        struct request_options ro = world_request_options();
+        ro.max_tokens = 120;
+        ro.think_budget = 3 + k;
+        ro.vocab = &letters;
+        ro.think_mark = 10;
+        ro.think_head = k < 4 ? STR("l") : STR("ll");
+        ro.think_begin = 12;
+        ro.think_end = 13;
+        struct request *r[5];
+        for (uint32_t i = 0; i < 5; i++)
+            world_submit(&w, r[i] = world_request_like(&ro, 5 + i, 0, 0, i));
+        world_run(&w);
+        for (uint32_t i = 0; i < 5; i++) {
+            const uint32_t *ids = r[i]->choices[0].ids;
+            uint32_t thought = 0, begun = 0;
+            bool inside = false;
+            for (uint32_t n = 0; n < r[i]->choices[0].n_out; n++) {
+                inside &= ids[n] != 13;
+                thought += inside;
+                const uint32_t n_head = (uint32_t)ro.think_head.n;
+                if (!inside && n > n_head && ids[n] == 12 && ids[n - 1] == 11 && ids[n - n_head] == 11 &&
+                    ids[n - n_head - 1] == 10) {
+                    inside = true;
+                    begun++;
+                }
+            }
+            assert_true(thought <= ro.think_budget);
+            forced += thought == ro.think_budget;
+            twice += begun > 1;
+            request_free(r[i]);
+        }
+        world_fini(&w);
+    }
+    assert_true(forced > 3 && twice > 3);
+}
+
 static void the_context_is_a_length_too(void **state)
 {
     (void)state;
@@ -468,6 +522,7 @@ int main(void)
         cmocka_unit_test(a_stop_id_ends_and_is_the_last_id),
         cmocka_unit_test(below_min_tokens_stop_ids_are_banned),
         cmocka_unit_test(a_budget_for_thinking_forces_its_end),
+        cmocka_unit_test(a_budget_for_thinking_holds_for_channels),
         cmocka_unit_test(the_context_is_a_length_too),
         cmocka_unit_test(one_step_ahead_computes_at_most_one_surplus_row_for_an_end),
         cmocka_unit_test(every_chosen_token_is_in_the_history_once),

@@ -34,6 +34,7 @@ static struct world_options random_options(struct dice *d)
     o.sched.admission = (enum admission)roll(d, 2);
     o.sched.watermark = roll(d, 3) * 0.05;
     o.sched.itl_target_ns = roll(d, 2) * UINT64_C(1500000);
+    o.sched.itl_factor = roll(d, 3) * 1.5;
     o.sched.chunk_max = roll(d, 2) * (1 + roll(d, 40));
     o.sched.preempt = (enum preempt_mode)roll(d, 3);
     o.sched.preempt_every = roll(d, 3) == 0 ? 1 + roll(d, 6) : 0;

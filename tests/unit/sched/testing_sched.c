@@ -24,11 +24,22 @@ static uint32_t choose(const struct world *w, uint64_t chain, uint64_t seed, uin
 {
     for (uint64_t salt = 0;; salt++) {
         const uint64_t h = mix(mix(mix(mix(chain, seed), choice), index), salt);
+        const uint32_t n_ids = w->o.n_ids > 0 ? w->o.n_ids : 900;
         const uint32_t id =
-            w->o.eos_every > 0 && h % w->o.eos_every == 0 ? WORLD_EOS : 10 + (uint32_t)((h >> 20) % 900);
+            w->o.eos_every > 0 && h % w->o.eos_every == 0 ? WORLD_EOS : 10 + (uint32_t)((h >> 20) % n_ids);
         if (!is_banned(banned, n_banned, id))
             return id;
     }
+}
+
+/* Tokens of the heads here are one letter each. */
+static bool begins_thinking(const struct request *r, const uint32_t *ids, uint32_t n)
+{
+    const uint32_t n_head = (uint32_t)r->o.think_head.n;
+    bool is_so = r->o.think_budget > 0 && ids[n] == r->o.think_begin && n >= n_head + (n_head > 0);
+    for (uint32_t i = 0; is_so && i < n_head; i++)
+        is_so = vocab_bytes(r->o.vocab, ids[n - n_head + i]).p[0] == r->o.think_head.p[i];
+    return is_so && (n_head == 0 || ids[n - n_head - 1] == r->o.think_mark);
 }
 
 uint32_t world_expected(const struct world *w, const struct request *r, uint32_t i_choice, uint32_t *ids)
@@ -45,9 +56,8 @@ uint32_t world_expected(const struct world *w, const struct request *r, uint32_t
             r->o.n_banned_ids + (is_short ? r->o.n_stop_ids : 0));
         if (is_thinking && thought == r->o.think_budget)
             ids[n] = r->o.think_end;
-        thought = is_thinking ? thought + 1 : 0;
-        is_thinking =
-            ids[n] != r->o.think_end && (is_thinking || (r->o.think_budget > 0 && ids[n] == r->o.think_begin));
+        thought += is_thinking && ids[n] != r->o.think_end;
+        is_thinking = ids[n] != r->o.think_end && (is_thinking || begins_thinking(r, ids, n));
         if (is_banned(r->o.stop_ids, r->o.n_stop_ids, ids[n]))
             return n + 1;
         chain = mix(chain, ids[n]);

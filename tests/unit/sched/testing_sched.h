@@ -17,6 +17,7 @@ struct world_options {
     uint32_t n_blocks, n_host_blocks;
     uint32_t depth;
     uint32_t eos_every;       /* one in so many tokens is the end; 0 = never */
+    uint32_t n_ids;           /* that are chosen from; 0 = 900 */
     uint64_t base_ns, row_ns; /* what steps cost */
     double row_context_ns;
     double told; /* share of a step's time that the scheduler is told; 1 = the truth */

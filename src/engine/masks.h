@@ -1,0 +1,33 @@
+/* The masks of one step, made by other threads while the device works: for runners whose device is not the host's
+ * processor. The forward pass is launched, then the masks are begun, then the runner waits for the device, and takes
+ * them when the logits are there. The engine thread makes only those that nobody else has come to by then.
+ *
+ * Masks look at the requests' walks where they are: between masks_start and masks_join nothing is committed.
+ *
+ * Threads: the engine thread calls; nothing allocates after masks_new. */
+#ifndef ENGINE_MASKS_H
+#define ENGINE_MASKS_H
+
+#include "engine/choose.h"
+
+struct masks;
+
+/* n_threads counts the caller. Told of each mask for tests, by the thread that made it: worker 0 is the caller. */
+typedef void masks_fn(void *ctx, uint32_t row, uint32_t worker);
+enum err masks_new(
+    uint32_t rows_max, uint32_t vocab, uint32_t n_threads, struct masks **out, struct error *e) MUST_CHECK;
+void masks_free(struct masks *m); /* NULL is fine */
+void masks_watch(struct masks *m, masks_fn *fn, void *ctx);
+uint32_t masks_threads(void); /* as many as make sense here, with the caller */
+
+void masks_clear(struct masks *m);
+/* A row of this view, which has a request. Its number comes back. */
+uint32_t masks_add(struct masks *m, const struct slot_view *v);
+void masks_start(struct masks *m);
+void masks_join(struct masks *m);
+struct row_mask masks_row(const struct masks *m, uint32_t row); /* as choose_mask says it; after masks_join */
+
+/* The threads are free for other work on the rows outside start and join. */
+struct team *masks_team(struct masks *m);
+
+#endif
