@@ -63,7 +63,8 @@ struct weight {
 #define KV_SLOT_NONE  UINT32_MAX /* this row writes no KV */
 #define KV_BLOCK_NONE UINT32_MAX /* a block table entry freed behind a sliding window */
 
-/* One sequence's rows in this step. Its rows are contiguous and at ascending consecutive positions. */
+/* One sequence's rows in this step. Its rows are contiguous and at ascending consecutive positions. One without rows is
+ * padding of a captured graph's bucket. */
 struct batch_seq {
     uint32_t first_row, n_rows;
     uint32_t n_kv;     /* positions 0 .. n_kv-1 exist after this step's writes; the last row is at n_kv - 1 */
