@@ -7,18 +7,19 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-#define GRAPHS_MAX  64   /* recorded step shapes; decode batches come in buckets, the least used is thrown out */
-#define PLANS_MAX   256  /* matrix shapes whose cuBLASLt algorithm is remembered */
-#define TRACE_MAX   1024 /* products of a step that are remembered */
-#define AHEAD_ROWS  64   /* steps of more rows leave the memory no time */
-#define SLABS_MAX   256  /* pieces of device memory that weights are cut from */
-#define LT_BYTES    ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
-#define WRITE_BYTES ((size_t)4 << 20)  /* of the ring that small writes to the device go through */
-#define READ_BYTES  ((size_t)1 << 20)  /* of the room that small reads come back to */
-#define FETCH_EACH  256                /* bytes for each output row that are read later */
-#define UNPACK_ROWS 4096               /* rows of a quantised matrix that are made f16 at a time for a large product */
-#define PARTS_MAX   4096               /* (row, part of the context) pairs of one step; more make the parts longer */
-#define SPLIT       256                /* positions of a part when the cuts of a context may not depend on the batch */
+#define GRAPHS_MAX 64   /* recorded step shapes; decode batches come in buckets, the least used is thrown out */
+#define PLANS_MAX  256  /* matrix shapes whose cuBLASLt algorithm is remembered */
+#define TRACE_MAX  1024 /* products of a step that are remembered */
+#define AHEAD_ROWS 64   /* steps of more rows leave the memory no time */
+#define SLABS_MAX  256  /* pieces of device memory that weights are cut from */
+#define LT_BYTES   ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
+#define WRITE_BYTES                                                                                                    \
+    ((size_t)16 << 20) /* of the ring that small writes to the device go through; an eighth at most each */
+#define READ_BYTES  ((size_t)1 << 20) /* of the room that small reads come back to */
+#define FETCH_EACH  256               /* bytes for each output row that are read later */
+#define UNPACK_ROWS 4096              /* rows of a quantised matrix that are made f16 at a time for a large product */
+#define PARTS_MAX   4096              /* (row, part of the context) pairs of one step; more make the parts longer */
+#define SPLIT       256               /* positions of a part when the cuts of a context may not depend on the batch */
 
 /* Activation rows in the types products read; NULL unless asked for. */
 struct acts {
