@@ -261,6 +261,12 @@ static void join_masks(struct model_runner *m)
             m->jobs[i].mask = masks_row(m->beside, m->jobs[i].mask_row);
 }
 
+void runner_make_masks(struct model_runner *m)
+{
+    start_masks(m);
+    join_masks(m);
+}
+
 /* Masks while the device is still at work, which the first fetch waits for; then rows, some at a time. */
 static enum err sample_fetched(struct model_runner *m, struct error *e)
 {

@@ -83,7 +83,7 @@ static bool ask_rows(struct model_runner *m, struct row_job *j, uint32_t out)
     const struct grammar_walk *walk = j->view.choice->walk;
     if (walk != NULL && j->seq->n_spec > 0)
         return false;
-    const struct row_mask mask = choose_mask(&j->view, walk, m->masks + (size_t)out * m->mask_words, m->vocab);
+    const struct row_mask mask = j->has_mask ? j->mask : choose_mask(&j->view, NULL, NULL, m->vocab);
     j->first_ask = a->n;
     j->n_asks = j->seq->n_spec + 1;
     j->none = choose_none(&j->view, walk, mask, m->vocab);
@@ -110,6 +110,7 @@ static enum err ask_all(struct model_runner *m, uint32_t side, struct error *e)
 {
     struct ahead *a = m->ahead;
     bool any_here = false;
+    runner_make_masks(m);
     for (uint32_t out = 0; out < m->n_jobs; out++) {
         struct row_job *j = &m->jobs[out];
         if (j->view.request != NULL && (!j->samples || !ask_rows(m, j, out)))

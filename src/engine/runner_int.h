@@ -72,6 +72,7 @@ void runner_make_jobs(struct model_runner *m, const struct plan *p, const struct
 bool runner_is_guessed(const struct plan *p, const struct plan_seq *s, uint32_t i, uint32_t id);
 /* Everything that is wanted of output row `out`, and of those of guesses behind it, by the host: fetched, chosen. */
 enum err runner_choose_here(struct model_runner *m, uint32_t out, struct error *e) MUST_CHECK;
+void runner_make_masks(struct model_runner *m); /* of all rows with a grammar, by several threads */
 void runner_take_best(struct model_runner *m);
 void runner_drop_unused(struct model_runner *m);
 enum err runner_read_pools(
