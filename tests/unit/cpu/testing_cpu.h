@@ -20,7 +20,11 @@
 #ifndef STRIDE
 #define STRIDE 1
 #endif
-#define ROUNDS   (STRIDE > 1 ? 1 : 3)
+#if defined(__SANITIZE_ADDRESS__) /* memory is touched alike in every round; the bits are looked at in release */
+#define ROUNDS 1
+#else
+#define ROUNDS (STRIDE > 1 ? 1 : 3)
+#endif
 #define SHORT(n) (STRIDE > 1 ? (n) / 2 : (n)) /* lengths; still over one tile of attention */
 
 /* kernels == NULL: the device is opened by ops->dev_open; otherwise with these kernels under the same ops. */
