@@ -1,14 +1,27 @@
-"""Speed on a CUDA card, against the card's own limits measured in the same run. Weights are random, in real shapes, and
-the KV cache is filled with random numbers; each row is the median of many steps, from a warm state, as the caller sees
-them: from the batch's arrays in host memory to the chosen ids back there.
+"""Parity and speed on a CUDA card, against the card's own limits measured in the same run, in less than ten minutes.
+Weights are random, in real shapes, and the KV cache is filled with random numbers; each row is the median of many
+steps, from a warm state, as the caller sees them: from the batch's arrays in host memory to the chosen ids back there.
 
-usage: bench/cuda [--rows WORD;...] [--quick] [--products] [--no-check] [--resident]
+usage: bench/cuda [--only check,steps,fixed,verify,engine,load,start] [--rows WORD;...] [--quick] [--products]
+
+  check    bench/device_check.py: every op against float64, whole models against the CPU
+  steps    decoding and prompts in all weight types; --rows: only those whose name holds one of these words
+  fixed    the same with --deterministic, for three of them
+  verify   a step that verifies guesses over one that does not; then bench/speculative
+  engine   the whole loop at 256 streams, and what of its time is not the card's
+  load     a server at full load, in the shapes of TensorRT-LLM's table
+  start    from a folder in memory to the first token
 """
 import argparse
 import ctypes
+import json
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "py"))
@@ -40,6 +53,18 @@ TESTS = [
     ("decode 1, Q8_0", "Q8_0", 0, "F16", 1, 1, 512, None),
 ]
 
+# input and output tokens, TensorRT-LLM's output tok/s with F8 weights and an F8 cache
+LOADS = [(128, 128, 27911), (128, 2048, 26221), (500, 2000, 20770), (1000, 1000, 17744), (2048, 128, 3538),
+         (2048, 2048, 12194), (5000, 500, 3902), (20000, 2000, 1804)]
+LOAD_TOKENS = 600000  # of the KV cache
+FIXED = ("decode 1, bf16", "decode 128, bf16", "prefill 2048, bf16")
+SECTIONS = ["check", "steps", "fixed", "verify", "engine", "load", "start"]
+summary = []
+
+
+def note(what, bar, got, ok):
+    summary.append(f"{what:44} bar {bar:12} {got:24} {'' if ok is None else 'ok' if ok else 'MISS'}")
+
 
 def library():
     lib = ctypes.CDLL(str(LIBRARY))
@@ -53,7 +78,11 @@ def library():
     lib.quern_bench_step.restype = ctypes.c_double
     lib.quern_bench_stream.argtypes = [ctypes.c_void_p] + [ctypes.c_uint32] * 5
     lib.quern_bench_stream.restype = ctypes.c_double
-    lib.quern_bench_product.restype = ctypes.c_double
+    lib.quern_bench_verify.argtypes = [ctypes.c_void_p] + [ctypes.c_uint32] * 4
+    lib.quern_bench_verify.restype = ctypes.c_double
+    lib.quern_bench_mixed.argtypes = [ctypes.c_void_p] + [ctypes.c_uint32] * 4
+    lib.quern_bench_mixed.restype = ctypes.c_double
+    lib.quern_bench_start.restype = ctypes.c_double
     return lib
 
 
@@ -79,16 +108,23 @@ def floor_of(test, weight_bytes, card):
     return max(moved / read, ops / (f8 if fp8 and f8 > 0 else bf16))
 
 
+def open_bench(lib, kind, det, rows_max, seqs_max, tokens):
+    """A model of (weights, fp8, cache), or None."""
+    text = ctypes.create_string_buffer(1024)
+    handle = lib.quern_bench_open(SHAPE.encode(), kind[0].encode(), kind[2].encode(), kind[1], det, rows_max, seqs_max,
+                                  40000, tokens, text, len(text))
+    if not handle:
+        print(f"{kind}: {text.value.decode()}", flush=True)
+    return handle
+
+
 def run_tests(lib, card, tests, steps, det):
     table = []
     for kind in dict.fromkeys((t[1], t[2], t[3]) for t in tests):
         mine = [t for t in tests if (t[1], t[2], t[3]) == kind]
         tokens = max(t[4] * (t[6] + 1400) for t in mine)
-        text = ctypes.create_string_buffer(1024)
-        handle = lib.quern_bench_open(SHAPE.encode(), kind[0].encode(), kind[2].encode(), kind[1], det, 2048,
-                                      max(t[4] for t in mine), 40000, tokens, text, len(text))
+        handle = open_bench(lib, kind, det, 2048, max(t[4] for t in mine), tokens)
         if not handle:
-            print(f"{kind}: {text.value.decode()}")
             continue
         weight_bytes = lib.quern_bench_weight_bytes(handle) * (0.5 if kind[1] else 1.0)
         weight_bytes -= weight_bytes * VOCAB * HIDDEN / (ACTIVE + VOCAB * HIDDEN)  # a step reads few rows of embeddings
@@ -109,6 +145,12 @@ def run_tests(lib, card, tests, steps, det):
             alone = lib.quern_bench_stream(handle, seqs, rows, at, 128 if seqs > 1 else 0, n)
             table.append((name, rate, seconds, least / seconds, bar, kv_share, alone))
             print_row(table[-1])
+            if kv_share:
+                note(f"{name}: the cache is read at", "80%", f"{100 * kv_share * card[0] / 4.5e12:.0f}% of 4.5 TB/s",
+                     kv_share * card[0] >= 0.8 * 4.5e12)
+            elif not det:
+                note(name, f"{bar} tok/s" if bar else "-", f"{rate:.0f}, {100 * least / seconds:.0f}% of limit",
+                     rate >= bar if bar else None)
         lib.quern_bench_close(handle)
     return table
 
@@ -125,35 +167,168 @@ def print_row(row):
 
 
 def run_products(lib, card):
-    for kind, fp8, width in (("BF16", 0, 2), ("BF16", 1, 1), ("Q4_0", 0, 0.5625)):
+    """Microseconds of a product by each way of making it, and the share of the limit; what few_rows_of is made from."""
+    counts = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+    cells = [(way, name, rows) for way, name in ((1, "skinny"), (2, "slim"), (3, "library")) for rows in counts
+             if not (way == 1 and rows > 16) and not (way == 3 and rows < 4)]
+    rows = (ctypes.c_uint32 * len(cells))(*(c[2] for c in cells))
+    ways = (ctypes.c_int * len(cells))(*(c[0] for c in cells))
+    us = (ctypes.c_double * len(cells))()
+    print(" " * 22 + "".join(f"{n:>12}" for n in counts), flush=True)
+    for kind, fp8, width in (("BF16", 0, 2), ("BF16", 1, 1), ("Q4_0", 0, 0.5625), ("Q4_K", 0, 0.5625)):
         for n_out, n_in in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)):
-            line = f"{kind}{' as F8' if fp8 else ''} {n_out}x{n_in}:"
-            for rows in (1, 4, 8, 16, 32, 64, 128, 256, 2048):
-                us = lib.quern_bench_product(kind.encode(), fp8, n_out, n_in, rows, 8, 20)
-                least = max(n_out * n_in * width / card[0], 2 * rows * n_out * n_in / (card[2] if fp8 else card[1]))
-                line += f"  {rows}: {us:.1f} us {100 * least / us * 1e6:.0f}%"
-            print(line, flush=True)
+            if lib.quern_bench_products(kind.encode(), fp8, n_out, n_in, rows, ways, len(cells), 10, us) != 0:
+                print(f"{kind} {n_out}x{n_in}: FAILED", flush=True)
+                continue
+            took = {(c[1], c[2]): t for c, t in zip(cells, us)}
+            for name in ("skinny", "slim", "library"):
+                line = f"{kind + (' F8' if fp8 else ''):8}{n_out if name == 'skinny' else '':>6}{name:>8}"
+                for n in counts:
+                    least = max(n_out * n_in * width / card[0], 2 * n * n_out * n_in / (card[2] if fp8 else card[1]))
+                    t = took.get((name, n))
+                    line += f"{t:7.1f} {100 * least / t * 1e6:3.0f}%" if t else " " * 12
+                print(line, flush=True)
+
+
+def run_fixed(lib, card, plain):
+    """What --deterministic costs."""
+    rates = {t[0]: t[1] for t in plain if t[1]}
+    tests = [t for t in TESTS if t[0] in FIXED]
+    if not all(name in rates for name in FIXED):
+        rates = {t[0]: t[1] for t in run_tests(lib, card, tests, 60, 0)}
+    for name, rate, *_ in run_tests(lib, card, tests, 60, 1):
+        if rate:
+            cost = 1 - rate / rates[name]
+            note(f"cost of --deterministic: {name}", "15%", f"{100 * cost:.0f}%", cost <= 0.15)
+
+
+def run_verify(lib, _card):
+    """Steps of 1 to 9 rows of one sequence that all want logits, then the whole with a proposer that is right 80%."""
+    handle = open_bench(lib, ("BF16", 0, "BF16"), 0, 64, 8, 20000)
+    if not handle:
+        return
+    ms = {n: 1e3 * lib.quern_bench_verify(handle, 1, n, 512, 60) for n in (1, 2, 4, 6, 9, 16)}
+    lib.quern_bench_close(handle)
+    print("rows of one sequence: " + ", ".join(f"{n}: {t:.2f} ms" for n, t in ms.items()), flush=True)
+    expected = sum(0.8 ** i for i in range(6))
+    note("6 rows over one row, bf16", f"{expected / 3:.2f}x", f"{ms[6] / ms[1]:.2f}x", ms[6] / ms[1] <= expected / 3)
+    got = speculative(device="cuda", shape="llama-3.1-8b", weights="bf16", text="sure", method="coin", accept=0.8, k=5,
+                      always=1, tokens=512, rounds=3)
+    if got:
+        note("guesses right 80%, k = 5, one stream, bf16", "3.0x",
+             f"{got['off']:.0f} -> {got['on']:.0f} tok/s, {got['ratio']:.2f}x", got["ratio"] >= 3.0)
+
+
+def speculative(**options):
+    program = pathlib.Path(os.environ["QUERN_TESTING_LIB"]).resolve().parent / "quern_speculative"
+    done = subprocess.run([program, *(f"{k}={v}" for k, v in options.items())], capture_output=True, text=True,
+                          check=False)
+    if done.returncode != 0:
+        print(f"{program.name}: {done.stderr.strip()}", flush=True)
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_engine(lib, _card):
+    """The loop's tokens a second against the same step without a loop around it."""
+    handle = open_bench(lib, ("BF16", 0, "BF16"), 0, 2048, 256, 256 * 700)
+    if not handle:
+        return
+    alone = lib.quern_bench_stream(handle, 256, 1, 512, 128, 60)
+    lib.quern_bench_close(handle)
+    got = speculative(device="cuda", shape="llama-3.1-8b", weights="bf16", text="random", streams=256, tokens=96,
+                      rounds=1, off=1)
+    if got:
+        gap = 1 - got["off"] * alone / 256
+        note("256 streams: the engine's share of a step", "3%", f"{100 * gap:.1f}%, {got['off']:.0f} tok/s", gap < 0.03)
+
+
+def run_load(lib, _card, steps):
+    handle = open_bench(lib, ("BF16", 1, "BF16"), 0, 8192, 600, LOAD_TOKENS)
+    if not handle:
+        return
+    for n_in, n_out, bar in LOADS:
+        streams = min(512, LOAD_TOKENS * 9 // 10 // (n_in + n_out))
+        rate = lib.quern_bench_mixed(handle, streams, n_in, n_out, steps)
+        print(f"load {n_in}/{n_out}, {streams} streams: {rate:.0f} tok/s", flush=True)
+        note(f"load {n_in}/{n_out}, F8, BF16 cache, {streams} streams", f"{0.8 * bar:.0f} tok/s",
+             f"{rate:.0f}, {rate / bar:.2f}x", rate >= 0.8 * bar)
+    lib.quern_bench_close(handle)
+
+
+def write_model(folder):
+    """Llama-3.1-8B in BF16: the same random megabytes again and again."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
+              "intermediate_size": FFN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+              "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "vocab_size": VOCAB, "rms_norm_eps": 1e-5,
+              "rope_theta": 500000.0, "max_position_embeddings": 8192, "torch_dtype": "bfloat16",
+              "tie_word_embeddings": False, "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2}
+    (folder / "config.json").write_text(json.dumps(config))
+    q, kv, layer = HEADS * HEAD, KV_HEADS * HEAD, "model.layers.{}."
+    shapes = {"model.embed_tokens.weight": (VOCAB, HIDDEN), "lm_head.weight": (VOCAB, HIDDEN),
+              "model.norm.weight": (HIDDEN,)}
+    for i in range(LAYERS):
+        names = {"self_attn.q_proj": (q, HIDDEN), "self_attn.k_proj": (kv, HIDDEN), "self_attn.v_proj": (kv, HIDDEN),
+                 "self_attn.o_proj": (HIDDEN, q), "mlp.gate_proj": (FFN, HIDDEN), "mlp.up_proj": (FFN, HIDDEN),
+                 "mlp.down_proj": (HIDDEN, FFN), "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,)}
+        shapes.update({layer.format(i) + k + ".weight": v for k, v in names.items()})
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    import numpy as np
+    block = (np.random.default_rng(1).integers(0, 1 << 16, 32 << 20, dtype=np.uint16) & 0x80ff | 0x3c00).tobytes()
+    with open(folder / "model.safetensors", "wb") as f:
+        f.write(len(head).to_bytes(8, "little") + head)
+        for left in range(at, 0, -len(block)):
+            f.write(block[:left])
+
+
+def run_start(lib, _card):
+    if not os.access("/dev/shm", os.W_OK) or shutil.disk_usage("/dev/shm").free < 20 << 30:
+        note("start to first token, 8B bf16", "5 s", "no room in /dev/shm", None)
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
+        write_model(pathlib.Path(scratch))
+        seconds = min(lib.quern_bench_start(scratch.encode()) for _ in range(2))
+    note("start to first token, 8B bf16", "5 s", f"{seconds:.2f} s", 0 < seconds < 5)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", help="only tests whose name holds one of these words")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
+    parser.add_argument("--rows", help="only steps whose name holds one of these words")
     parser.add_argument("--quick", action="store_true", help="few steps a row")
-    parser.add_argument("--products", action="store_true", help="single products too")
-    parser.add_argument("--no-check", action="store_true", help="speed alone")
-    parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--products", action="store_true", help="single products by each way of making them, no more")
     parser.add_argument("--resident", action="store_true", help="steps of one or two rows as one kernel")
     args = parser.parse_args()
-    code = 0
-    if not args.no_check:
-        code = subprocess.run([sys.executable, ROOT / "bench/device_check.py"], check=False).returncode
+    only, code, plain, began = args.only.split(","), 0, [], time.time()
     lib = library()
     lib.quern_bench_resident(int(args.resident))
-    card = limits(lib)
     if args.products:
-        run_products(lib, card)
-    tests = [t for t in TESTS if not args.rows or any(w in t[0] for w in args.rows.split(";"))]
-    run_tests(lib, card, tests, 60 if args.quick else 400, int(args.deterministic))
+        run_products(lib, limits(lib))
+        return 0
+    if "check" in only:
+        code = subprocess.run([sys.executable, ROOT / "bench/device_check.py"], check=False).returncode
+        note("parity", "0 mismatches", "ok" if code == 0 else "see above", code == 0)
+    card, steps = limits(lib), 60 if args.quick else 200
+    for section in (s for s in only if s != "check"):
+        start = time.time()
+        if section == "steps":
+            tests = [t for t in TESTS if not args.rows or any(w in t[0] for w in args.rows.split(";"))]
+            plain = run_tests(lib, card, tests, steps, 0)
+        elif section == "fixed":
+            run_fixed(lib, card, plain)
+        elif section == "load":
+            run_load(lib, card, steps // 4)
+        else:
+            {"verify": run_verify, "engine": run_engine, "start": run_start}[section](lib, card)
+        print(f"-- {section}: {time.time() - start:.0f} s", flush=True)
+    print(f"\n{time.time() - began:.0f} s in all")
+    print("\n".join(summary))
     return code
 
 

@@ -71,6 +71,40 @@ def check_products(seed):
                                      for r in ROWS])
 
 
+SLIM_ROWS = [1, 2, 6, 8, 9, 16, 17, 32, 33, 64, 100]
+
+
+def check_slim(seed):
+    """The kernel for some rows, made to do all: against float64, and each row alone against the same in company, bit
+    for bit; the twin of that is the row beside it."""
+    ops.prefer("slim")
+    for dtype, bound in PRODUCTS.items():
+        if dtype == "F32":
+            continue
+        shapes = ((272, 768), (96, 4096), (2000, 1024))
+        group(f"slim product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
+                                               for r in SLIM_ROWS for s in shapes])
+        group(f"slim feed-forward {dtype}", 4 * bound, [
+            lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r) for r in (1, 9, 33)])
+        for n_out, n_in in shapes:
+            many = ops.product("cuda", dtype, 40, n_out, n_in, seed)[0]
+            few = ops.product("cuda", dtype, 40, n_out, n_in, seed, only=(3, 5))[0]
+            if not np.array_equal(many[3:8], few) or np.array_equal(many[4:9], few):
+                failures.append(f"slim {dtype} {n_out}x{n_in}: a row depends on its company")
+                print(failures[-1], flush=True)
+    group("slim product BF16 as F8", F8, [lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True)
+                                          for r in SLIM_ROWS])
+    cases = []
+    for i, s in enumerate((shape(8, 2, 128, block=32), shape(6, 2, 96, rope=ops.ROPE_PAIRS), SHAPES[6])):
+        for hidden in (64, 1024):
+            before, rows = ([0, 100, 16, 257, 700], [1, 6, 1, 1, 2])
+            cases.append(lambda s=s, h=hidden, n=seed + i: (
+                ops.attention(["cuda"], "BF16", "F16", dict(s, hidden=h), before, rows, n)[0],
+                ops.attention(["cpu-ref"], "BF16", "F16", dict(s, hidden=h), before, rows, n)[0]))
+    group(f"slim heads, {len(cases)} cases", KV["BF16"], cases)
+    ops.prefer("table")
+
+
 def check_feed_forward(seed):
     for dtype, bound in PRODUCTS.items():
         group(f"feed-forward {dtype}", 4 * bound, [lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r)
@@ -89,6 +123,7 @@ def shape(n_heads, n_kv_heads, head_dim, window=0, cap=0.0, rope=ops.ROPE_HALVES
 DECODE = ([0, 1, 15, 16, 100, 255, 256, 257, 700, 1500], [1] * 10)
 PREFILL = ([0, 0, 5, 300, 0, 64], [1, 70, 33, 129, 300, 2])
 MIXED = ([600, 0, 31, 90], [1, 200, 4, 1])
+VERIFY = ([700, 33, 0, 1500, 250], [6, 8, 16, 3, 9])
 SHAPES = [shape(8, 2, 64), shape(4, 4, 80, block=48), shape(6, 2, 96, rope=ops.ROPE_PAIRS), shape(8, 2, 128, block=32),
           shape(4, 1, 256), shape(8, 2, 128, window=100, cap=30.0), shape(7, 1, 64, window=16, rope_dims=32),
           shape(4, 2, 64, qk_norm=1), shape(4, 2, 32), shape(24, 1, 64)]
@@ -100,7 +135,7 @@ def check_attention(seed):
         for i, s in enumerate(SHAPES if kv in ("F16", "BF16") else SHAPES[3:6] + SHAPES[8:9]):
             if kv == "Q8_0" and s["head_dim"] % 32 != 0:
                 continue
-            for j, (before, rows) in enumerate((DECODE, PREFILL, MIXED)):
+            for j, (before, rows) in enumerate((DECODE, PREFILL, MIXED, VERIFY)):
                 weight = "BF16" if (i + j) % 2 else "F16"
                 reference_kv = "F32" if kv == "F8_E4M3" else kv  # which the CPU has not
                 cases.append(lambda s=s, b=before, r=rows, w=weight, k=kv, q=reference_kv, n=seed + 10 * i + j: (
@@ -167,6 +202,155 @@ def check_architectures(_seed):
                 error(twin, want))
 
 
+def bench_library():
+    lib = ctypes.CDLL(str(LIBRARY))
+    lib.quern_bench_open.restype = ctypes.c_void_p
+    lib.quern_bench_open.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_int] * 2 + [ctypes.c_uint32] * 3 + [
+        ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
+    lib.quern_bench_close.argtypes = [ctypes.c_void_p]
+    lib.quern_bench_logits.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int,
+                                       ctypes.c_void_p]
+    lib.quern_bench_rows.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p]
+    return lib
+
+
+def make_asks(random, rows, vocab, kind):
+    """An ask for each row, of one kind of request, and the words they name."""
+    asks, words = [], []
+
+    def put(values):
+        words.extend(int(v) for v in values)
+        return len(words) - len(values)
+
+    for row in range(rows):
+        ask = dict(seed=int(random.integers(1 << 62)), index=int(random.integers(1 << 20)), choice=row % 3, row=row,
+                   temperature=0.0 if kind == "greedy" else float(random.uniform(0.3, 1.5)), top_p=1.0, min_p=0.0,
+                   repetition=1.0, presence=0.0, frequency=0.0, mask_at=0xffffffff)
+        if kind in ("top-k", "all"):
+            ask["top_k"] = int(random.choice([1, 20, 50, 400, 1024, 5000]))
+        if kind in ("top-p", "all"):
+            ask["top_p"] = float(np.float32(random.uniform(0.1, 0.99)))
+        if kind in ("min-p", "all"):
+            ask["min_p"] = float(np.float32(random.choice([0.3, 0.05, 1e-3])))
+        if kind in ("changed", "all", "greedy"):
+            bits = random.random((vocab + 31) // 32 * 32) < 0.4
+            ask["mask_at"] = put(np.packbits(bits, bitorder="little").view(np.uint32))
+            ask["banned_at"], ask["n_banned"] = put([3, vocab - 1, vocab + 5]), 3
+            bias = np.array([7, 0, 9, 0, 7, 0], np.uint32)
+            bias[1::2] = np.array([3.0, -100.0, 0.5], np.float32).view(np.uint32)
+            ask["bias_at"], ask["n_bias"] = put(bias), 3
+            ids = random.choice(vocab, 300, replace=False)
+            ask["history_at"] = put(np.stack([ids, random.integers(0, 4, 300)], 1).ravel())
+            ask.update(n_history=300, repetition=1.3, presence=0.7, frequency=0.2)
+        if row % 2 == 0:
+            ask.update(want_logprob=1, n_top=row % 21)
+        asks.append(ops.SampleAsk(**ask))
+    return asks, words
+
+
+def check_sample(seed):
+    """Tokens and log-probabilities against sample/ on the same logits: peaked rows, flat rows (whose cuts fall far
+    down), ties, rows with NaN, a row of nothing. The twin draws with other seeds."""
+    random = np.random.default_rng(seed)
+    vocab, rows = 128256, 64
+    logits = (random.standard_normal((rows, vocab)) * random.choice([0.3, 2.0, 6.0], (rows, 1))).astype(np.float32)
+    logits[1::8] = np.round(logits[1::8])
+    logits[2, 5:5000] = np.nan
+    logits[3] = np.nan
+    for kind in ("greedy", "plain", "top-k", "top-p", "min-p", "changed", "all"):
+        asks, words = make_asks(random, rows, vocab, kind)
+        want, want_lp, want_top = ops.sample("here", logits, asks, words)
+        got, got_lp, got_top = ops.sample("cuda", logits, asks, words)
+        for ask in asks:
+            ask.seed ^= 12345
+        other = ops.sample("cuda", logits, asks, words)[0]
+        differ = sum(a != b for a, b in zip(got, want))
+        far = max((abs(a - b) for a, b, k in zip(got_lp, want_lp, asks) if k.want_logprob and np.isfinite(b)),
+                  default=0.0)
+        tops = sum([i for i, _ in a] != [i for i, _ in b] for a, b in zip(got_top, want_top))
+        far = max([far] + [abs(x - y) for a, b in zip(got_top, want_top) for (_, x), (_, y) in zip(a, b)
+                           if np.isfinite(y)])
+        twin = sum(a != b for a, b in zip(other, want))
+        ok = differ == 0 and tops == 0 and far < 1e-5 and (kind == "greedy" or twin > rows // 4)
+        if not ok:
+            failures.append(f"sampling, {kind}")
+        print(f"sampling, {kind:9} {rows} rows: {differ} tokens differ, {tops} lists, log-probabilities by {far:.1e}; "
+              f"twin {twin}  {'ok' if ok else 'MISMATCH'}", flush=True)
+
+
+def check_verify(_seed):
+    """Several rows of a sequence in one recorded step, against the same rows one by one; the twin is the row before."""
+    lib = bench_library()
+    for dtype, kv in (("BF16", "BF16"), ("Q4_0", "F16")):
+        text = ctypes.create_string_buffer(1024)
+        handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), 0, 0, 64, 8, 4096, 8000, text,
+                                      len(text))
+        if not handle:
+            failures.append(f"verify {dtype}: {text.value.decode()}")
+            continue
+
+        def rows(n, at):
+            out = np.full((n, 128256), np.nan, dtype=np.float32)
+            if lib.quern_bench_rows(handle, n, at, out.ctypes.data) != 0:
+                raise RuntimeError("the step failed")
+            return out
+
+        worst, twin = 0.0, float("inf")
+        for n, at in ((2, 40), (6, 700), (6, 1300), (9, 513), (16, 2047)):  # (6, 1300) replays what (6, 700) recorded
+            got, again = rows(n, at), rows(n, at)
+            if not np.array_equal(got, again):
+                failures.append(f"verify {dtype}, {n} rows: a replay differs")
+                print(failures[-1], flush=True)
+            alone = np.concatenate([rows(1, at - n + 1 + i) for i in range(n)])
+            worst = max(worst, *(ops.distance(g[None], w[None]) for g, w in zip(got, alone)))
+            twin = min(twin, ops.distance(got[1:], alone[:-1]))
+        lib.quern_bench_close(handle)
+        verdict(f"rows verified together, {dtype}, {kv} cache", worst, 3e-2, twin)
+
+
+def check_deterministic(_seed):
+    """With --deterministic a row's logits are the same bits alone, among guesses, in a prompt and in company. The twin
+    is the same without the option, where some of them differ."""
+    lib = bench_library()
+    for dtype, fp8, kv in (("BF16", 0, "BF16"), ("BF16", 1, "BF16"), ("Q4_K", 0, "F16")):
+        wrong = {}
+        for det in (1, 0):
+            text = ctypes.create_string_buffer(1024)
+            handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), fp8, det, 256, 64, 4096, 100000,
+                                          text, len(text))
+            if not handle:
+                failures.append(f"deterministic {dtype}: {text.value.decode()}")
+                break
+
+            def rows(n, at):
+                out = np.full((n, 128256), np.nan, dtype=np.float32)
+                if lib.quern_bench_rows(handle, n, at, out.ctypes.data) != 0:
+                    raise RuntimeError("the step failed")
+                return out
+
+            def first_of(n_seqs, at):
+                out = np.full((n_seqs, 128256), np.nan, dtype=np.float32)
+                if lib.quern_bench_logits(handle, n_seqs, at, 0, out.ctypes.data) != 0:
+                    raise RuntimeError("the step failed")
+                return out[0]
+
+            wrong[det] = 0
+            for at in (63, 300, 1030):
+                whole = rows(60, at)  # as a prompt; then the same rows in pieces, which write the same keys again
+                for n in (1, 6, 16, 33):
+                    wrong[det] += not np.array_equal(rows(n, at - 60 + n), whole[:n])
+                wrong[det] += not np.array_equal(rows(60, at), whole)
+                alone = first_of(1, at)
+                for n in (2, 9, 40, 64):
+                    wrong[det] += not np.array_equal(first_of(n, at), alone)
+            lib.quern_bench_close(handle)
+        ok = wrong.get(1) == 0 and wrong.get(0, 0) > 0
+        if not ok:
+            failures.append(f"deterministic {dtype}")
+        print(f"deterministic {dtype}{' as F8' if fp8 else ''}, {kv} cache: {wrong.get(1)} of 27 differ, without it "
+              f"{wrong.get(0)}  {'ok' if ok else 'MISMATCH'}", flush=True)
+
+
 def check_resident(seed):
     """Ops recorded as steps of one or two rows, so as one kernel; then whole steps against the same op by op, in real
     shapes, where the twin is another position's."""
@@ -188,13 +372,7 @@ def check_resident(seed):
                     ops.attention(["cpu-ref"], "F16", kv, dict(s), b, [1] * len(b), n)[0]))
         group(f"resident attention, {kv} cache, {len(cases)} cases", KV[kv], cases)
     ops.record(False)
-    lib = ctypes.CDLL(str(LIBRARY))
-    lib.quern_bench_open.restype = ctypes.c_void_p
-    lib.quern_bench_open.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_int] * 2 + [ctypes.c_uint32] * 3 + [
-        ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
-    lib.quern_bench_close.argtypes = [ctypes.c_void_p]
-    lib.quern_bench_logits.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int,
-                                       ctypes.c_void_p]
+    lib = bench_library()
     for name, dtype, fp8, kv in RESIDENT:
         text = ctypes.create_string_buffer(1024)
         handle = lib.quern_bench_open(name.encode(), dtype.encode(), kv.encode(), fp8, 0, 64, 8, 4096, 20000, text,
@@ -222,8 +400,9 @@ def check_resident(seed):
         verdict(f"resident {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache", worst, 3e-2, twin)
 
 
-CHECKS = {"products": check_products, "feed": check_feed_forward, "attention": check_attention,
-          "architectures": check_architectures, "models": check_models, "resident": check_resident}
+CHECKS = {"products": check_products, "slim": check_slim, "feed": check_feed_forward, "attention": check_attention,
+          "architectures": check_architectures, "models": check_models, "sample": check_sample, "verify": check_verify,
+          "deterministic": check_deterministic, "resident": check_resident}
 
 
 def main():

@@ -3,7 +3,7 @@
  *
  *     quern_speculative [shape=llama-3.2-1b] [weights=q4_0] [streams=1] [k=5] [text=edit|random|sure] [accept=0.8]
  *                       [method=ngram|coin] [tokens=160] [rounds=3] [always=1] [threads=N] [device=cpu|cuda] [rows=1]
- *                       [fake=BASE_US:ROW_US]
+ *                       [fake=BASE_US:ROW_US] [off=1]
  *
  * Weights are random, so a model of this shape says nothing worth guessing. Everything is computed as it would be
  * (rows, logits, the choice), and then the token chosen is replaced by the next one of a text that was written before:
@@ -15,6 +15,8 @@
  *
  * fake computes nothing: steps take BASE_US and ROW_US for each row, on a virtual clock. So what the scheduler makes of
  * a machine's costs can be seen without the machine.
+ *
+ * off=1: no guesses in either turn, so what comes out is the engine at work.
  *
  * rows=1 instead measures steps of 1 to 9 rows of one sequence, every row with logits. */
 #include "base/mem.h"
@@ -33,7 +35,7 @@
 #include <string.h>
 #include <time.h>
 
-#define STREAMS_MAX 64
+#define STREAMS_MAX 256
 #define ROUNDS_MAX  64
 #define PROMPT      512u
 #define BLOCK       16u
@@ -48,7 +50,7 @@ struct options {
     enum text_kind text;
     enum spec_method method;
     double accept;
-    bool always, is_cuda, rows, is_fake;
+    bool always, is_cuda, rows, is_fake, only_off;
     uint32_t base_us, row_us;
 };
 
@@ -240,6 +242,8 @@ static enum err bench_open(struct bench *b, struct error *e)
         return FAIL(e, ERR_NOMEM, "no memory for a model");
     TRY(dummy_config(o->shape, b->cfg, e));
     TRY(dummy_new(o->weights, 1, &b->dummy, e));
+    if (o->is_cuda)
+        dummy_share(b->dummy);
     clock_init(&b->clock);
     struct engine_options eo = {.sched = sched_options_default(),
         .clock = &b->clock,
@@ -248,7 +252,7 @@ static enum err bench_open(struct bench *b, struct error *e)
         .draft = coin(),
         .no_thread = true};
     eo.sched.max_num_seqs = MAX(o->streams, 1u);
-    eo.sched.max_batched_tokens = 256;
+    eo.sched.max_batched_tokens = o->is_cuda ? 2048 : 256;
     eo.sched.out_max = MIN(256u, o->streams * (SPEC_K_MAX + 1));
     eo.sched.context_max = context;
     eo.sched.block_tokens = BLOCK;
@@ -267,7 +271,7 @@ static enum err bench_open(struct bench *b, struct error *e)
         .seqs_max = l.seqs_max,
         .table_max = l.table_max,
         .context_max = context,
-        .kv_dtype = DTYPE_F16,
+        .kv_dtype = o->weights == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16,
         .block_tokens = BLOCK,
         .n_blocks = eo.kv.n_blocks};
     const struct weight_source src = dummy_source(b->dummy);
@@ -287,6 +291,7 @@ static enum err bench_open(struct bench *b, struct error *e)
     else
         TRY(model_runner_open(b->decoder, &l, 0, &t->inner, e));
     t->ops = (struct runner_ops){.name = "teller",
+        .depth = t->inner->ops->depth,
         .forward = teller_forward,
         .sample = teller_sample,
         .wait = teller_wait,
@@ -379,7 +384,7 @@ static enum err measure(struct bench *b, struct error *e)
     TRY(run_round(b, SPEC_NONE, &off[0], &cpu[0], e)); /* warm: pages, prefix cache, cost model */
     for (uint32_t i = 0; i < n; i++) {
         TRY(run_round(b, SPEC_NONE, &off[i], &cpu[0], e));
-        TRY(run_round(b, b->o.method, &on[i], &cpu[1], e));
+        TRY(run_round(b, b->o.only_off ? SPEC_NONE : b->o.method, &on[i], &cpu[1], e));
         ratio[i] = on[i] / off[i];
         ratio_cpu[i] = cpu[1] / cpu[0]; /* on a machine that has other work too */
     }
@@ -470,6 +475,8 @@ static bool set_option(struct options *o, const char *arg)
         o->always = n != 0;
     else if (str_is(name, "rows"))
         o->rows = n != 0;
+    else if (str_is(name, "off"))
+        o->only_off = n != 0;
     else if (str_is(name, "fake")) {
         const char *colon = strchr(eq, ':');
         o->is_fake = true;

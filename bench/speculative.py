@@ -48,9 +48,11 @@ def on_this_machine(args):
 
 
 def rows(args):
-    for weights in ("q4_0", "q8_0"):
-        got = measure(rows=1, weights=weights, rounds=max(args.rounds, 9))
-        print(f"{weights}: " + ", ".join(f"{g['rows']}: {g['ms']:.1f} ms" for g in got))
+    cuda = {"device": "cuda", "shape": "llama-3.1-8b"} if args.device == "cuda" else {}
+    for weights in ("bf16", "q4_0") if cuda else ("q4_0", "q8_0"):
+        got = measure(rows=1, weights=weights, rounds=64 if cuda else max(args.rounds, 9), **cuda)
+        print(f"{weights}: " + ", ".join(f"{g['rows']}: {g['ms']:.2f} ms" for g in got), flush=True)
+    return 0
 
 
 def costs():

@@ -37,7 +37,8 @@ uint64_t fault_calls(enum fault_kind kind)
 
 enum err fault_arm_spec(const char *spec, struct error *e)
 {
-    static const char *const names[FAULT_COUNT] = {[FAULT_ALLOC] = "alloc:", [FAULT_SYS] = "sys:"};
+    static const char *const names[FAULT_COUNT] = {
+        [FAULT_ALLOC] = "alloc:", [FAULT_SYS] = "sys:", [FAULT_DEVICE] = "device:"};
     for (size_t k = 0; k < FAULT_COUNT; k++) {
         const size_t n = strlen(names[k]);
         if (strncmp(spec, names[k], n) != 0)
@@ -52,5 +53,5 @@ enum err fault_arm_spec(const char *spec, struct error *e)
         fault_arm((enum fault_kind)k, nth, sticky);
         return OK;
     }
-    return FAIL(e, ERR_INVALID, "fault '%s' is not alloc:N, sys:N, alloc:N+ or sys:N+", spec);
+    return FAIL(e, ERR_INVALID, "fault '%s' is not alloc:N, sys:N or device:N, or one of them with a + behind", spec);
 }

@@ -1,6 +1,6 @@
-/* Fault injection: make the Nth allocation or system call of the process fail, to prove that every failure is an
- * answer and not a crash. Always compiled in (one relaxed load per call on paths that are never hot), armed only by
- * tests and by the debug option --fault. Process-wide by nature: it stands for the machine failing.
+/* Fault injection: make the Nth allocation, system call or wait for a device of the process fail, to prove that every
+ * failure is an answer and not a crash. Always compiled in (one relaxed load per call on paths that are never hot),
+ * armed only by tests and by the debug option --fault. Process-wide by nature: it stands for the machine failing.
  *
  * Threads: arm before starting threads; fault_hit may be called from any thread. */
 #ifndef BASE_FAULT_H
@@ -9,8 +9,9 @@
 #include "base/base.h"
 
 enum fault_kind {
-    FAULT_ALLOC, /* mem_* returns NULL */
-    FAULT_SYS,   /* a wrapped system call fails with EIO (ENOSPC for writes) */
+    FAULT_ALLOC,  /* mem_* returns NULL */
+    FAULT_SYS,    /* a wrapped system call fails with EIO (ENOSPC for writes) */
+    FAULT_DEVICE, /* a wait for the device finds that it has failed, and so does every later one */
     FAULT_COUNT
 };
 
@@ -24,7 +25,7 @@ bool fault_hit(enum fault_kind kind);
 /* Calls counted since the last fault_arm of that kind, for "run until N is past the end" loops. */
 uint64_t fault_calls(enum fault_kind kind);
 
-/* "alloc:17" or "sys:3+" (the + makes it sticky), as the debug option spells it. */
+/* "alloc:17", "device:40" or "sys:3+" (the + makes it sticky), as the debug option spells it. */
 enum err fault_arm_spec(const char *spec, struct error *e) MUST_CHECK;
 
 #endif

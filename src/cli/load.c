@@ -194,6 +194,7 @@ static enum err open_decoder(
         .kv_dtype = l->fit.kv_dtype,
         .block_tokens = FIT_BLOCK_TOKENS,
         .n_blocks = (l->fit.context + FIT_BLOCK_TOKENS - 1) / FIT_BLOCK_TOKENS,
+        .deterministic = o->deterministic,
         .progress = note_progress_step,
         .progress_ctx = &progress,
         .stop = stop};

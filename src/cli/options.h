@@ -97,6 +97,7 @@ struct options {
     int load_format;  /* enum load_format */
     int weight_dtype; /* 0 = auto, else an index into option_weight_dtypes */
     int device;       /* enum device_choice */
+    bool deterministic;
     uint64_t threads; /* 0 = one per core */
     /* output */
     bool json;

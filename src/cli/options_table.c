@@ -101,6 +101,13 @@ static const struct option_row rows[] = {
         .fallback = "auto",
         .verbs = "bench plan run score serve",
         .help = "Where to compute; 'auto' takes a CUDA device that can run the model, else the CPU."},
+    {.name = "deterministic",
+        .type = OPTION_BOOL,
+        .group = GROUP_MACHINE,
+        .field = FIELD(deterministic),
+        .verbs = "bench run score serve",
+        .help = "On a GPU too: the same request gives the same bytes, whatever else is computed with it. Costs speed, "
+                "most of all for prompts. On the CPU that is always so."},
     {.name = "threads",
         .letter = 't',
         .type = OPTION_U64,
@@ -840,8 +847,9 @@ static const struct option_row rows[] = {
         .field = FIELD(fault),
         .value = "KIND:N",
         .cli_only = true, /* armed before a config file is read, so that reading one can be made to fail */
-        .help = "Make the Nth allocation (alloc:N) or system call (sys:N) fail; N+ makes all later ones fail too. "
-                "For testing that failures are answered."},
+        .help =
+            "Make the Nth allocation (alloc:N), system call (sys:N) or wait for the device (device:N) fail; N+ makes "
+            "all later ones fail too. For testing that failures are answered."},
 };
 _Static_assert(COUNT_OF(rows) <= OPTION_ROWS_MAX, "origins of all rows fit");
 

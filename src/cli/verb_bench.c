@@ -221,7 +221,8 @@ static enum err open_model(struct bench_run *b, struct error *e)
         src = dummy_source(l->dummy);
     } else
         src = decoder_file_source(l->source);
-    b->d = (struct decoder_options){.ops = l->ops, .threads = l->threads, .kv_dtype = l->fit.kv_dtype};
+    b->d = (struct decoder_options){
+        .ops = l->ops, .threads = l->threads, .kv_dtype = l->fit.kv_dtype, .deterministic = o->deterministic};
     bench_options(&b->d, l->fit.context);
     TRY(decoder_open(&src, &l->config, &b->d, &l->decoder, e));
     return bench_new(l->decoder, &b->d, &b->bench, e);

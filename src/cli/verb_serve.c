@@ -24,6 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define FAILED_LOOK_MS 200  /* how soon a failed engine ends the process */
 #define ABORT_WAIT_MS  5000 /* for the last events of aborted answers to leave */
 #define KEYS_LISTED    32   /* of --api-key */
 #define LOG_RING_LINES 1024
@@ -350,22 +351,21 @@ static enum err serve(struct serve *v, struct error *e)
     say_ready(v, start_ns);
     server_notify("READY=1");
     int seen_hups = 0;
-    bool told = false;
-    while (atomic_load(&n_stops) == 0) {
-        wait_for_signal(1000);
+    while (atomic_load(&n_stops) == 0 && engine_state(v->serving->engine) != ENGINE_FAILED) {
+        wait_for_signal(FAILED_LOOK_MS);
         if (atomic_load(&n_hups) != seen_hups) {
             seen_hups = atomic_load(&n_hups);
             reload(v);
         }
-        if (engine_state(v->serving->engine) == ENGINE_FAILED && !told) {
-            struct error why = {0};
-            engine_error(v->serving->engine, &why);
-            LOG(&v->log.log, LOG_ERROR, "engine", "failed; every request is told 503", log_cstr("why", why.text));
-            told = true;
-        }
     }
     drain(v);
-    return OK;
+    if (engine_state(v->serving->engine) != ENGINE_FAILED)
+        return OK;
+    /* Everyone has been answered. A device that has failed stays so as long as the process has it: whoever supervises
+     * us starts another. */
+    struct error why = {0};
+    engine_error(v->serving->engine, &why);
+    return FAIL(e, ERR_INTERNAL, "the engine has failed: %s", why.text);
 }
 
 enum err verb_serve(const struct options *o, struct out *out, struct error *e)

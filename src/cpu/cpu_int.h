@@ -154,6 +154,7 @@ struct dev {
     uint32_t *pair_row;     /* [rows_max * MODEL_EXPERTS_USED_MAX]: sorted pair -> row */
     uint32_t *pair_place;   /* [rows_max * MODEL_EXPERTS_USED_MAX]: row * top_k + j -> sorted pair */
     uint32_t *expert_first; /* [MODEL_EXPERTS_MAX + 1]: first sorted pair of each expert */
+    bool failed;            /* --fault device:N */
 };
 
 extern const struct kernels kernels_ref;

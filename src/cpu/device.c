@@ -1,4 +1,5 @@
 /* The CPU as a device: the worker team, each worker's scratch, memory and activations. Weights are in weights.c. */
+#include "base/fault.h"
 #include "base/mem.h"
 #include "cpu/cpu_int.h"
 
@@ -152,9 +153,9 @@ void cpu_dev_read(struct dev *d, void *to, const void *from, size_t bytes)
 
 enum err cpu_dev_wait(struct dev *d, struct error *e)
 {
-    (void)d;
-    (void)e;
-    return OK; /* ops join before they return, and memory does not fault */
+    d->failed = d->failed || fault_hit(FAULT_DEVICE);
+    /* ops join before they return, and memory does not fault: only a test does */
+    return d->failed ? FAIL(e, ERR_INTERNAL, "the device failed, as it was told to") : OK;
 }
 
 uint32_t cpu_host_workers(const struct dev *d)

@@ -404,7 +404,7 @@ static uint32_t cut_rows(struct dev *d, const struct batch *b, uint32_t rows_max
     uint32_t n_chunks = 0;
     for (uint32_t seq = b->n_seqs; seq-- > 0;) {
         const struct batch_seq *s = &b->seqs[seq];
-        const uint32_t n = chunks_for(d, b, s, rows_max, n_heads);
+        const uint32_t n = s->n_rows > 0 ? chunks_for(d, b, s, rows_max, n_heads) : 0; /* padding has no rows */
         for (uint32_t i = n, end = s->n_rows; i > 0; i--) {
             const uint32_t some = tiles_of(end, i);
             end -= some;

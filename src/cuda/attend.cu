@@ -1,5 +1,6 @@
 /* Attention: which kernels a step needs. Head sizes and cache types without a kernel of their own take the simple one.
- * When every sequence has one row no tiles of rows exist, and the second launch is left out. */
+ * When no sequence has more rows than the decode kernel takes, the second launch is left out. Where the same request
+ * must give the same bits the tiles are the decode kernel's own, so that it does not matter which way a row goes. */
 #include "cuda/resident.h"
 
 #define AHEAD_BYTES ((uint64_t)24 << 20)
@@ -57,13 +58,16 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     j.part_sums = d->parts + (size_t)PARTS_MAX * a->n_heads * a->head_dim;
     j.arrived = d->arrived;
     j.ahead = cuda_ahead(d, b->n_rows, AHEAD_BYTES);
-    const uint32_t tile_rows = attend_tile_rows(a->head_dim, j.per_kv);
+    const bool fixed = d->deterministic;
+    const uint32_t tile_rows = fixed ? PACK / j.per_kv : attend_tile_rows(a->head_dim, j.per_kv);
     if (d->is_collecting && resident_attend(d, b, &j)) {
         attend_plan(d, b, j.per_kv, tile_rows, d->n_sms / j.n_kv_heads, RESIDENT_SPLIT);
         return;
     }
     attend_plan(d, b, j.per_kv, tile_rows, 3 * d->n_sms / j.n_kv_heads, SPLIT_LEAST);
     attend_decode(d, b, &j);
-    if (b->n_rows > b->n_seqs)
+    if (fixed && b->n_rows > 1) /* one row is decoded for certain */
+        attend_whole(d, b, &j);
+    else if (!fixed && b->seq_rows > 1 && b->seq_rows * j.per_kv > DECODE_PAIRS)
         attend_prefill(d, b, &j);
 }

@@ -7,15 +7,17 @@
 
 #include "cuda/kernels.cuh"
 
-#define PACK 16 /* (row, query head) pairs that share a kv head, in one tile of the decode kernel */
+#define PACK         16 /* (row, query head) pairs that share a kv head, in one tile of the decode kernel */
+#define DECODE_PAIRS 64 /* of a sequence that is still decoded, several tiles of it one beside the other */
 
 /* How the attention of this step is cut; made on the device once per step, since only it knows the lengths when a
- * recorded step is replayed. Sequences with few rows are decoded in parts of `split` positions, which may run side by
- * side; the others are cut into tiles of rows. */
+ * recorded step is replayed. Sequences with few rows are decoded, as many rows at a time as a tile of the kernel holds,
+ * in parts of `split` positions, which may run side by side; the others are cut into tiles of rows. */
 struct plan_item {
-    uint32_t seq, part, n_parts;
+    uint32_t counter; /* of finished parts: the first row, which no other tile has */
+    uint32_t part, n_parts;
     uint32_t slot;      /* of (row 0, part 0) in dev.parts; row r of part p is at slot + p * n_rows + r */
-    struct batch_seq s; /* a copy, so that a block finds all it needs in one place */
+    struct batch_seq s; /* the rows of one tile as if they were a sequence, so that a block finds all in one place */
 };
 
 struct plan_tile {
@@ -40,7 +42,7 @@ struct attend_job {
     enum dtype dtype;
     const struct plan *plan;
     float *parts, *part_sums; /* [PARTS_MAX][heads][D]; [PARTS_MAX][heads][2]: maximum, sum */
-    uint32_t *arrived;        /* [seq][kv heads] */
+    uint32_t *arrived;        /* [row][kv heads] */
     struct act_rows out;      /* [T][heads * D] */
     struct ahead ahead;
 };
@@ -72,13 +74,43 @@ template <int N> __device__ __forceinline__ void scale_scores(const struct atten
     const float factor = j.scale * LOG2E;
 #pragma unroll
     for (int i = 0; i < N; i++)
-        s[i] *= factor;
+        s[i] = __fmul_rn(s[i], factor); /* never fused: the kernels that share this must round alike */
 }
 
 /* Rows of a sequence in a tile of so many (row, head) pairs. */
 __host__ __device__ inline uint32_t attend_rows(uint32_t pairs, uint32_t per_kv)
 {
     return pairs / per_kv;
+}
+
+/* Parts of a context joined one after the other, for four neighbours of one (row, head): a part that a row does not see
+ * changes no bit. */
+struct joined {
+    float most, sum;
+    float4 y;
+};
+
+__device__ __forceinline__ struct joined joined_nothing()
+{
+    const struct joined j = {-INFINITY, 0.0f, make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
+    return j;
+}
+
+__device__ __forceinline__ void joined_add(struct joined &j, float most, float sum, float4 x)
+{
+    if (most == -INFINITY)
+        return;
+    const float top = fmaxf(j.most, most), a = exp2_fast(j.most - top), b = exp2_fast(most - top);
+    j.most = top;
+    j.sum = __fmaf_rn(j.sum, a, sum * b);
+    j.y = make_float4(__fmaf_rn(j.y.x, a, x.x * b), __fmaf_rn(j.y.y, a, x.y * b), __fmaf_rn(j.y.z, a, x.z * b),
+        __fmaf_rn(j.y.w, a, x.w * b));
+}
+
+__device__ __forceinline__ float4 joined_result(const struct joined &j)
+{
+    const float inv = 1.0f / j.sum;
+    return make_float4(j.y.x * inv, j.y.y * inv, j.y.z * inv, j.y.w * inv);
 }
 
 /* Join the parts of a sequence for one kv head, ascending. n_all: rows * query heads of it. */
@@ -90,23 +122,14 @@ __device__ inline void attend_join(
         const uint32_t r = i / (D / 4), at = i % (D / 4) * 4, head = kv_head * j.per_kv + r % j.per_kv;
         const size_t first = (size_t)(item.slot + r / j.per_kv) * j.n_heads + head;
         const size_t step = (size_t)item.s.n_rows * j.n_heads;
-        float most = -INFINITY;
-        for (uint32_t p = first_part; p < item.n_parts; p++)
-            most = fmaxf(most, __ldcg(j.part_sums + 2 * (first + p * step)));
-        float sum = 0.0f;
-        float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        struct joined y = joined_nothing();
 #pragma unroll 4
         for (uint32_t p = first_part; p < item.n_parts; p++) {
             const size_t slot = first + p * step;
             const float2 stat = __ldcg((const float2 *)(j.part_sums + 2 * slot));
-            const float4 x = __ldcg((const float4 *)(j.parts + slot * D + at));
-            const float f = stat.x == -INFINITY ? 0.0f : exp2_fast(stat.x - most);
-            sum += stat.y * f;
-            y = make_float4(y.x + x.x * f, y.y + x.y * f, y.z + x.z * f, y.w + x.w * f);
+            joined_add(y, stat.x, stat.y, __ldcg((const float4 *)(j.parts + slot * D + at)));
         }
-        const float inv = 1.0f / sum;
-        y = make_float4(y.x * inv, y.y * inv, y.z * inv, y.w * inv);
-        act_put4(j.out, ((size_t)(item.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at, y);
+        act_put4(j.out, ((size_t)(item.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at, joined_result(y));
     }
 }
 
@@ -115,13 +138,13 @@ template <int THREADS> __device__ inline bool attend_is_last(uint32_t *counter, 
 {
     __shared__ bool last;
     __threadfence();
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    meet<THREADS>();
     if (threadIdx.x == 0) {
         last = atomicAdd(counter, 1) == expected - 1;
         if (last)
             *counter = 0;
     }
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    meet<THREADS>();
     const bool mine = last;
     __threadfence();
     return mine;
@@ -133,6 +156,8 @@ void attend_plan(
     struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, uint32_t blocks, uint32_t shortest);
 uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv);
 void attend_decode(struct dev *d, const struct batch *b, const struct attend_job *j);
+/* Tiles of PACK pairs, part after part: the same bits as attend_decode gives, for any number of rows. */
+void attend_whole(struct dev *d, const struct batch *b, const struct attend_job *j);
 void attend_prefill(struct dev *d, const struct batch *b, const struct attend_job *j);
 void attend_simple(struct dev *d, const struct batch *b, const struct attend_job *j);
 

@@ -103,12 +103,12 @@ template <typename T, int D> struct Decode {
             const float base = most == -INFINITY ? 0.0f : most;
             shrink[half] = exp2_fast(top[half] - base);
             top[half] = most;
-            sum[half] *= shrink[half];
+            sum[half] = __fmul_rn(sum[half], shrink[half]);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float &x = s[i / 2][2 * half + i % 2];
-                x = exp2_fast(x - base);
-                sum[half] += x;
+                x = exp2_fast(__fsub_rn(x, base));
+                sum[half] = __fadd_rn(sum[half], x);
             }
         }
         const uint32_t a0 = pack2(T(), s[0][0], s[0][1]), a1 = pack2(T(), s[0][2], s[0][3]);
@@ -172,7 +172,17 @@ __device__ static void join_stats(float (*stats)[PACK][2], uint32_t r, float &mo
         most = fmaxf(most, stats[w][r][0]);
     sum = 0.0f;
     for (int w = 0; w < WARPS; w++)
-        sum += stats[w][r][0] == -INFINITY ? 0.0f : stats[w][r][1] * exp2_fast(stats[w][r][0] - most);
+        sum = stats[w][r][0] == -INFINITY ? sum : __fmaf_rn(stats[w][r][1], exp2_fast(stats[w][r][0] - most), sum);
+}
+
+template <int D> __device__ static float4 sum_of_warps(const float *room, uint32_t r, uint32_t at)
+{
+    float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int k = 0; k < WARPS; k++) {
+        const float4 x = *(const float4 *)(room + ((size_t)k * PACK + r) * D + at);
+        y = make_float4(y.x + x.x, y.y + x.y, y.z + x.z, y.w + x.w);
+    }
+    return y;
 }
 
 /* Write what the block has: the result when there is one part, else the part. */
@@ -185,15 +195,11 @@ __device__ static void write_part(const struct attend_job &j, const struct part_
         const uint32_t r = i / (D / 4), at = i % (D / 4) * 4, head = w.kv_head * j.per_kv + r % j.per_kv;
         float most, sum;
         join_stats(stats, r, most, sum);
-        float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (int k = 0; k < WARPS; k++) {
-            const float4 x = *(const float4 *)(room + ((size_t)k * PACK + r) * D + at);
-            y = make_float4(y.x + x.x, y.y + x.y, y.z + x.z, y.w + x.w);
-        }
+        const float4 y = sum_of_warps<D>(room, r, at);
         if (only) {
-            const float inv = 1.0f / sum;
-            y = make_float4(y.x * inv, y.y * inv, y.z * inv, y.w * inv);
-            act_put4(j.out, ((size_t)(w.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at, y);
+            struct joined all = joined_nothing();
+            joined_add(all, most, sum, y);
+            act_put4(j.out, ((size_t)(w.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at, joined_result(all));
             continue;
         }
         const size_t slot = (size_t)(item.slot + item.part * w.s.n_rows + r / j.per_kv) * j.n_heads + head;
@@ -218,9 +224,9 @@ __device__ static bool work_of(
     return item.part >= w.first_part;
 }
 
+/* A part's results of the warps, in memory and stats. */
 template <typename T, int D>
-__device__ void decode_part(const struct attend_job &j, const struct plan_item &item, const struct part_work &w,
-    T *memory, float (*stats)[PACK][2])
+__device__ void decode_part(const struct attend_job &j, const struct part_work &w, T *memory, float (*stats)[PACK][2])
 {
     using S = Decode<T, D>;
     using Shape = DecodeShape<D>;
@@ -233,7 +239,9 @@ __device__ void decode_part(const struct attend_job &j, const struct plan_item &
         end[half] = min(pos + 1, w.hi);
         begin[half] = j.window > 0 && pos + 1 > j.window ? pos + 1 - j.window : 0;
     }
-    uint32_t p = w.lo + warp * GROUP;
+    /* Groups are a warp's by their place in the context, so that what a tile begins with changes no sum. */
+    uint32_t p = w.lo / (WARPS * GROUP) * (WARPS * GROUP) + warp * GROUP;
+    p += p < w.lo ? WARPS * GROUP : 0;
     for (int i = 0; i < STAGES; i++)
         S::fetch(j, w, mine + i * Shape::STAGE, p + i * WARPS * GROUP);
     S::load_q(j, w, q);
@@ -246,13 +254,12 @@ __device__ void decode_part(const struct attend_job &j, const struct plan_item &
     }
     copy_wait<0>();
     S::share(top, sum, out, (float *)memory, stats, w.n_all);
-    write_part<D>(j, w, item, (const float *)memory, stats);
 }
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ struct attend_job j)
 {
-    extern __shared__ uint4 memory[];
+    SHARED_ROOM(memory);
     __shared__ float stats[WARPS][PACK][2];
     look_ahead(j.ahead, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS);
     launch_wait();
@@ -265,37 +272,91 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__
         struct part_work w;
         if (!work_of(j, item, i % j.n_kv_heads, split, w))
             continue;
-        decode_part<T, D>(j, item, w, (T *)memory, stats);
-        if (item.n_parts - w.first_part > 1) {
-            if (attend_is_last<THREADS>(&j.arrived[item.seq * j.n_kv_heads + w.kv_head], item.n_parts - w.first_part))
-                attend_join<THREADS, D>(j, item, w.kv_head, w.n_all, w.first_part);
-        }
+        decode_part<T, D>(j, w, (T *)memory, stats);
+        write_part<D>(j, w, item, (const float *)memory, stats);
+        const uint32_t n_parts = item.n_parts - w.first_part;
+        if (n_parts > 1 && attend_is_last<THREADS>(&j.arrived[item.counter * j.n_kv_heads + w.kv_head], n_parts))
+            attend_join<THREADS, D>(j, item, w.kv_head, w.n_all, w.first_part);
         __syncthreads(); /* the room and the stats are free again */
     }
 }
 
-template <typename T, int D> static void run(struct dev *d, const struct attend_job *j)
+/* A tile of rows and all parts of its context, one after the other: what decode_kernel's blocks do side by side. */
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS) whole_kernel(const __grid_constant__ struct attend_job j)
+{
+    SHARED_ROOM(memory);
+    __shared__ float stats[WARPS][PACK][2];
+    constexpr int HELD = (PACK * (D / 4) + THREADS - 1) / THREADS;
+    launch_wait();
+    const uint32_t n = j.plan->n_tiles * j.n_kv_heads, split = j.plan->split, rows = PACK / j.per_kv;
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        const struct plan_tile tile = j.plan->tiles[i / j.n_kv_heads];
+        const struct batch_seq s = j.seqs[tile.seq];
+        const uint32_t n_rows = min(rows, s.n_rows - tile.first);
+        struct plan_item item = {};
+        item.s = {s.first_row + tile.first, n_rows, s.n_kv - (s.n_rows - tile.first - n_rows), s.table_at};
+        item.n_parts = (item.s.n_kv + split - 1) / split;
+        struct joined held[HELD];
+        for (int h = 0; h < HELD; h++)
+            held[h] = joined_nothing();
+        struct part_work w;
+        for (; item.part < item.n_parts; item.part++) {
+            if (!work_of(j, item, i % j.n_kv_heads, split, w))
+                continue;
+            decode_part<T, D>(j, w, (T *)memory, stats);
+#pragma unroll
+            for (int h = 0; h < HELD; h++) {
+                const uint32_t at = threadIdx.x + h * THREADS, r = at / (D / 4);
+                float most, sum;
+                if (r < w.n_all) {
+                    join_stats(stats, r, most, sum);
+                    joined_add(held[h], most, sum, sum_of_warps<D>((const float *)memory, r, at % (D / 4) * 4));
+                }
+            }
+            __syncthreads(); /* the room and the stats are free again */
+        }
+#pragma unroll
+        for (int h = 0; h < HELD; h++) {
+            const uint32_t at = threadIdx.x + h * THREADS, r = at / (D / 4);
+            const uint32_t head = w.kv_head * j.per_kv + r % j.per_kv;
+            if (r < w.n_all)
+                act_put4(j.out, ((size_t)(item.s.first_row + r / j.per_kv) * j.n_heads + head) * D + at % (D / 4) * 4,
+                    joined_result(held[h]));
+        }
+    }
+}
+
+template <typename T, int D> static void run(struct dev *d, const struct attend_job *j, bool whole)
 {
     const size_t bytes = DecodeShape<D>::BYTES;
     const uint32_t per_sm = D <= 128 ? 3 : 1;
-    cuda_launch(d, decode_kernel<T, D>, dim3(d->n_sms * per_sm), THREADS, bytes, *j);
+    cuda_launch(d, whole ? whole_kernel<T, D> : decode_kernel<T, D>, dim3(d->n_sms * per_sm), THREADS, bytes, *j);
 }
 
-template <typename T> static void run_size(struct dev *d, const struct attend_job *j)
+template <typename T> static void run_size(struct dev *d, const struct attend_job *j, bool whole)
 {
     switch (j->head_dim) {
-    case 64: run<T, 64>(d, j); break;
-    case 80: run<T, 80>(d, j); break;
-    case 96: run<T, 96>(d, j); break;
-    case 128: run<T, 128>(d, j); break;
-    default: run<T, 256>(d, j); break;
+    case 64: run<T, 64>(d, j, whole); break;
+    case 80: run<T, 80>(d, j, whole); break;
+    case 96: run<T, 96>(d, j, whole); break;
+    case 128: run<T, 128>(d, j, whole); break;
+    default: run<T, 256>(d, j, whole); break;
     }
 }
 
 void attend_decode(struct dev *d, const struct batch *, const struct attend_job *j)
 {
     if (j->dtype == DTYPE_F16)
-        run_size<__half>(d, j);
+        run_size<__half>(d, j, false);
     else
-        run_size<__nv_bfloat16>(d, j);
+        run_size<__nv_bfloat16>(d, j, false);
+}
+
+void attend_whole(struct dev *d, const struct batch *, const struct attend_job *j)
+{
+    if (j->dtype == DTYPE_F16)
+        run_size<__half>(d, j, true);
+    else
+        run_size<__nv_bfloat16>(d, j, true);
 }

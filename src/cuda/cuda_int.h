@@ -7,17 +7,19 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-#define GRAPHS_MAX  64   /* recorded step shapes; decode batches come in buckets, the least used is thrown out */
-#define PLANS_MAX   256  /* matrix shapes whose cuBLASLt algorithm is remembered */
-#define TRACE_MAX   1024 /* products of a step that are remembered */
-#define AHEAD_ROWS  64   /* steps of more rows leave the memory no time */
-#define SLABS_MAX   256  /* pieces of device memory that weights are cut from */
-#define LT_BYTES    ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
-#define WRITE_BYTES ((size_t)4 << 20)  /* of the ring that small writes to the device go through */
-#define READ_BYTES  ((size_t)1 << 20)  /* of the room that small reads come back to */
-#define UNPACK_ROWS 4096               /* rows of a quantised matrix that are made f16 at a time for a large product */
-#define PARTS_MAX   4096               /* (row, part of the context) pairs of one step; more make the parts longer */
-#define SPLIT       256                /* positions of a part when the cuts of a context may not depend on the batch */
+#define GRAPHS_MAX 64   /* recorded step shapes; decode batches come in buckets, the least used is thrown out */
+#define PLANS_MAX  256  /* matrix shapes whose cuBLASLt algorithm is remembered */
+#define TRACE_MAX  1024 /* products of a step that are remembered */
+#define AHEAD_ROWS 64   /* steps of more rows leave the memory no time */
+#define SLABS_MAX  256  /* pieces of device memory that weights are cut from */
+#define LT_BYTES   ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
+#define WRITE_BYTES                                                                                                    \
+    ((size_t)16 << 20) /* of the ring that small writes to the device go through; an eighth at most each */
+#define READ_BYTES  ((size_t)1 << 20) /* of the room that small reads come back to */
+#define FETCH_EACH  256               /* bytes for each output row that are read later */
+#define UNPACK_ROWS 4096              /* rows of a quantised matrix that are made f16 at a time for a large product */
+#define PARTS_MAX   4096              /* (row, part of the context) pairs of one step; more make the parts longer */
+#define SPLIT       256               /* positions of a part when the cuts of a context may not depend on the batch */
 
 /* Activation rows in the types products read; NULL unless asked for. */
 struct acts {
@@ -89,7 +91,7 @@ struct dev {
     size_t pinned_used;    /* of the half that is written now */
     uint32_t pinned_side;
     cudaEvent_t pinned_half[2]; /* copies from each half of the ring are done */
-    uint32_t rows_max;
+    uint32_t rows_max, out_max;
     uint32_t capability, n_sms;
     bool fp8, deterministic;
     int failed;        /* the first cudaError_t or 1000 + cublasStatus_t; 0 = none */
@@ -107,6 +109,13 @@ struct dev {
     size_t acts_f8_bytes;
     uint32_t *groups; /* experts.cu: rows sorted by expert */
     size_t groups_bytes;
+    void *asks, *asks_host; /* sample.cu: what is asked, its lists, and logits as they were changed */
+    uint32_t *words;
+    float *adjusted;
+    size_t asks_bytes, words_bytes, adjusted_bytes;
+    unsigned char *fetched; /* host memory that copies end in: two sides of fetch_bytes */
+    size_t fetch_bytes;
+    cudaEvent_t fetch_done[2];
 
     struct plan *plan;
     float *parts;      /* [PARTS_MAX][heads][D], then [PARTS_MAX][heads][2] */
@@ -136,6 +145,9 @@ void cuda_note(struct dev *d, int status, const char *where);
 /* Room that is made once, at the size first asked for or grown; never inside a step but its first. NULL on failure,
  * which is noted. */
 void *cuda_room(struct dev *d, void **p, size_t *have, size_t want);
+
+/* Bytes to the device in stream order; the caller has them back at once. */
+void cuda_write(struct dev *d, void *to, const void *from, size_t bytes);
 
 /* weights.cu */
 enum err cuda_weight_bind(
@@ -181,8 +193,11 @@ struct product {
     bool add, bf16_out;
 };
 void cuda_product(struct dev *d, const struct product *p);
-/* Whether a product of so many rows with this matrix is better made by cuda_skinny. */
+/* Whether a product of so many rows with this matrix is better made by cuda_skinny, and by which of its kernels. */
 bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows);
+bool cuda_is_slim(const struct dev *d, enum format format, uint32_t n_rows);
+/* plain.cu: the same for floats in any width, each output in an order of its own. */
+void cuda_product_plain(struct dev *d, const struct product *p);
 /* Whether large products with this matrix may write bf16. */
 bool cuda_gives_bf16(const struct matrix *m);
 /* For measure.cu: an n x n x n product in bf16, or in e4m3 with scales [2][n], into bf16. */
@@ -204,6 +219,9 @@ void cuda_route(struct dev *d, const struct batch *b, const struct route_args *a
 void cuda_experts(struct dev *d, const struct batch *b, const struct experts_args *a);
 void cuda_logits(struct dev *d, const struct logits_args *a);
 void cuda_argmax(struct dev *d, const struct argmax_args *a);
+bool cuda_sample_open(struct dev *d); /* host memory for what is asked; dev_close frees it */
+void cuda_sample(struct dev *d, const struct sample_args *a);
+void cuda_tokens_take(struct dev *d, int32_t *token, uint32_t n_rows, const uint32_t *from, uint32_t n);
 void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a);
 
 #endif

@@ -1,6 +1,7 @@
 /* The device: memory, activations, recording, and the table of ops. Host code; the ops have a file each, weights are in
  * weights.cu, matrix products in products.cu. */
 extern "C" {
+#include "base/fault.h"
 #include "base/mem.h"
 }
 #include "cuda/cuda_int.h"
@@ -33,26 +34,39 @@ static void dev_close(struct dev *d)
     if (d->lt != NULL)
         cublasLtDestroy(d->lt);
     cuda_slabs_free(d);
-    void *const rooms[] = {
-        d->lt_workspace, d->staging, d->unpacked, d->acts_f8, d->acts_scale, d->groups, d->plan, d->parts, d->arrived};
+    void *const rooms[] = {d->lt_workspace, d->staging, d->unpacked, d->acts_f8, d->acts_scale, d->groups, d->plan,
+        d->parts, d->arrived, d->asks, d->words, d->adjusted};
     for (size_t i = 0; i < COUNT_OF(rooms); i++)
         cudaFree(rooms[i]);
     cudaFreeHost(d->pinned);
-    for (int i = 0; i < 2; i++)
+    cudaFreeHost(d->fetched);
+    for (int i = 0; i < 2; i++) {
         if (d->pinned_half[i] != NULL)
             cudaEventDestroy(d->pinned_half[i]);
+        if (d->fetch_done[i] != NULL)
+            cudaEventDestroy(d->fetch_done[i]);
+    }
+    mem_free(d->asks_host);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
     mem_free(d);
 }
 
-static enum err dev_wait(struct dev *d, struct error *e)
+/* What was noted, as an error. */
+static enum err failure(const struct dev *d, struct error *e)
 {
-    CUDA_DO(d, cudaStreamSynchronize(d->stream));
     if (d->failed == 0)
         return OK;
     const char *what = d->failed >= 1000 ? "cuBLASLt" : cudaGetErrorString((cudaError_t)d->failed);
     return FAIL(e, ERR_INTERNAL, "the GPU failed in %s: %s (%d)", d->where, what, d->failed);
+}
+
+static enum err dev_wait(struct dev *d, struct error *e)
+{
+    CUDA_DO(d, cudaStreamSynchronize(d->stream));
+    if (fault_hit(FAULT_DEVICE))
+        cuda_note(d, (int)cudaErrorUnknown, "a test");
+    return failure(d, e);
 }
 
 static enum err dev_open(const struct dev_options *o, struct dev **out, struct error *e)
@@ -64,6 +78,8 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     struct cuda_description card;
     cudaDeviceProp prop;
     d->rows_max = o->rows_max;
+    d->out_max = o->out_max;
+    d->fetch_bytes = (size_t)o->out_max * FETCH_EACH;
     d->fp8 = o->fp8;
     d->deterministic = o->deterministic;
     d->batch_version = 1;
@@ -76,9 +92,14 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
         cuda_note(d, 1000, "cublasLtCreate");
     CUDA_DO(d, cudaMalloc(&d->lt_workspace, LT_BYTES));
     CUDA_DO(d, cudaMallocHost((void **)&d->pinned, WRITE_BYTES + READ_BYTES));
-    for (int i = 0; i < 2; i++)
+    CUDA_DO(d, cudaMallocHost((void **)&d->fetched, 2 * d->fetch_bytes));
+    for (int i = 0; i < 2; i++) {
         CUDA_DO(d, cudaEventCreateWithFlags(&d->pinned_half[i], cudaEventDisableTiming));
+        CUDA_DO(d, cudaEventCreateWithFlags(&d->fetch_done[i], cudaEventDisableTiming));
+    }
     enum err err = dev_wait(d, e);
+    if (err == OK && !cuda_sample_open(d))
+        err = FAIL(e, ERR_NOMEM, "no memory for the CUDA device");
     if (err == OK && d->fp8 && d->capability < 90)
         err = FAIL(e, ERR_UNSUPPORTED, "F8 weights need compute capability 9.0; this card has %u.%u",
             d->capability / 10, d->capability % 10);
@@ -138,7 +159,7 @@ static void dev_free(struct dev *d, void *p)
 
 /* Small writes are copied aside first, so that the caller has its bytes back at once and nothing waits. The ring is
  * used half by half; a half is waited for before it is used again, which hardly ever takes time. */
-static void dev_write(struct dev *d, void *to, const void *from, size_t bytes)
+void cuda_write(struct dev *d, void *to, const void *from, size_t bytes)
 {
     const size_t half = WRITE_BYTES / 2;
     d->batch_version++;
@@ -169,6 +190,22 @@ static void dev_read(struct dev *d, void *to, const void *from, size_t bytes)
     }
     CUDA_DO(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, d->stream));
     CUDA_DO(d, cudaStreamSynchronize(d->stream));
+}
+
+static void fetch(struct dev *d, uint32_t side, const void *from, size_t bytes)
+{
+    assert(bytes <= d->fetch_bytes);
+    CUDA_DO(d, cudaMemcpyAsync(d->fetched + side * d->fetch_bytes, from, bytes, cudaMemcpyDeviceToHost, d->stream));
+    CUDA_DO(d, cudaEventRecord(d->fetch_done[side], d->stream));
+}
+
+static enum err fetched(struct dev *d, uint32_t side, void *to, size_t bytes, struct error *e)
+{
+    CUDA_DO(d, cudaEventSynchronize(d->fetch_done[side]));
+    if (fault_hit(FAULT_DEVICE))
+        cuda_note(d, (int)cudaErrorUnknown, "a test");
+    memcpy(to, d->fetched + side * d->fetch_bytes, bytes);
+    return failure(d, e);
 }
 
 /* ---- activations --------------------------------------------------------------------------------------------------
@@ -214,7 +251,8 @@ static enum err acts_new(struct dev *d, uint32_t rows, uint32_t n, uint32_t form
 
 static bool same_key(struct graph_key a, struct graph_key b)
 {
-    return a.n_rows == b.n_rows && a.n_seqs == b.n_seqs && a.n_out == b.n_out && a.want_best == b.want_best;
+    return a.n_rows == b.n_rows && a.n_seqs == b.n_seqs && a.n_out == b.n_out && a.seq_rows == b.seq_rows &&
+           a.want_best == b.want_best;
 }
 
 static bool graph_replay(struct dev *d, struct graph_key key)
@@ -240,15 +278,14 @@ static void graph_drop(struct dev *d, struct graph *g)
     g->program = NULL;
 }
 
-/* Steps of one row per sequence come again and again; the shape of a prompt hardly ever does, so it just runs. */
 static void graph_begin(struct dev *d, struct graph_key key)
 {
     d->batch_version++; /* the recording has its own plan */
     d->recording = key;
-    d->is_recording = key.n_rows == key.n_seqs;
+    d->is_recording = graph_is_worth(key);
     if (d->is_recording) {
         CUDA_DO(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
-        resident_begin(d, key.n_rows);
+        resident_begin(d, key.n_rows == key.n_seqs ? key.n_rows : UINT32_MAX); /* which has one row a sequence */
     }
 }
 
@@ -309,7 +346,7 @@ static const struct ops table = {
     .dev_close = dev_close,
     .dev_alloc = dev_alloc,
     .dev_free = dev_free,
-    .dev_write = dev_write,
+    .dev_write = cuda_write,
     .dev_read = dev_read,
     .dev_wait = dev_wait,
     .weight_bind = cuda_weight_bind,
@@ -330,6 +367,10 @@ static const struct ops table = {
     .logits = cuda_logits,
     .argmax = cuda_argmax,
     .copy_blocks = cuda_copy_blocks,
+    .sample = cuda_sample,
+    .tokens_take = cuda_tokens_take,
+    .fetch = fetch,
+    .fetched = fetched,
     .memory_free = memory_free,
 };
 

@@ -66,14 +66,6 @@ __device__ __forceinline__ __half half_at(const unsigned char *p)
     return __ushort_as_half(u);
 }
 
-/* (a & b) | c in one instruction. */
-__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c)
-{
-    uint32_t r;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-    return r;
-}
-
 __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i)
 {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;

@@ -37,25 +37,43 @@ __device__ __forceinline__ void launch_next()
 #endif
 }
 
-/* At once, whatever is being collected. */
+/* At once, whatever is being collected; `cluster` neighbours along x as a cluster. */
 template <typename... P, typename... A>
-void cuda_launch_beside(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, A... args)
+void cuda_launch_now(
+    struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, uint32_t cluster, A... args)
 {
     cudaLaunchConfig_t c = {};
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = cluster;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     c.gridDim = grid;
     c.blockDim = dim3(threads);
     c.dynamicSmemBytes = shared;
     c.stream = d->stream;
-    c.attrs = &attribute;
-    c.numAttrs = d->capability >= 90 ? 1 : 0;
+    c.attrs = attributes;
+    c.numAttrs = d->capability < 90 ? 0 : cluster > 1 ? 2 : 1;
     if (shared > SMEM_PLAIN)
         cuda_note(d,
             (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
             "cudaFuncSetAttribute");
     cuda_note(d, (int)cudaLaunchKernelEx(&c, kernel, P(args)...), "cudaLaunchKernelEx");
+}
+
+template <typename... P, typename... A>
+void cuda_launch_beside(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, A... args)
+{
+    cuda_launch_now(d, kernel, grid, threads, shared, 1, args...);
+}
+
+template <typename... P, typename... A>
+void cuda_launch_cluster(
+    struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, uint32_t cluster, A... args)
+{
+    resident_flush(d);
+    cuda_launch_now(d, kernel, grid, threads, shared, cluster, args...);
 }
 
 template <typename... P, typename... A>
@@ -80,6 +98,18 @@ __device__ __forceinline__ void look_ahead(const struct ahead &a, uint32_t i, ui
 #endif
 }
 
+/* ---- the block ----------------------------------------------------------------------------------------------------
+ */
+
+/* The shared memory that a launch asked for. */
+#define SHARED_ROOM(name) extern __shared__ uint4 name[]
+
+/* The block's first THREADS threads are here. */
+template <int THREADS> __device__ __forceinline__ void meet()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
 /* ---- reductions ----------------------------------------------------------------------------------------------------
  */
 
@@ -99,6 +129,32 @@ template <bool IS_MAX> __device__ inline float block_reduce(float x)
         all = IS_MAX ? fmaxf(all, part[i]) : all + part[i];
     __syncthreads();
     return all;
+}
+
+/* ---- clusters ------------------------------------------------------------------------------------------------------
+ */
+
+/* Everybody of the cluster is here, and sees what was written before. */
+__device__ __forceinline__ void cluster_meet()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+/* What lies at the same place in block `rank` of the cluster. */
+__device__ __forceinline__ float cluster_read(const float *shared, uint32_t rank)
+{
+#if __CUDA_ARCH__ >= 900
+    const uint32_t here = (uint32_t)__cvta_generic_to_shared(shared);
+    uint32_t there;
+    float x;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
+    return x;
+#else
+    return *shared; /* a cluster of one */
+#endif
 }
 
 /* ---- activations ---------------------------------------------------------------------------------------------------
@@ -283,6 +339,14 @@ __device__ __forceinline__ uint4 load_shared(const void *p)
     uint4 v;
     asm volatile("ld.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
+}
+
+/* (a & b) | c in one instruction. */
+__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
 }
 
 __device__ __forceinline__ float exp2_fast(float x)

@@ -6,21 +6,48 @@
  * The algorithm for a shape is asked for once and remembered, so that a captured step does not query. */
 #include "cuda/skinny.h"
 
-/* Up to how many rows the skinny kernel is the faster one; measured on an H200, see docs/benchmarks.md. */
-static uint32_t skinny_rows(enum format f)
+/* Up to how many rows which kernel is the fastest: skinny, then slim, then the library. `bench/cuda --products` prints
+ * what the table is made of. */
+struct few_rows {
+    uint32_t skinny, slim;
+};
+
+static struct few_rows few_rows_of(enum format f)
 {
     switch (f) {
     case FORMAT_F16:
-    case FORMAT_BF16: return 4;
-    case FORMAT_F8: return 8;
-    default: return 16;
+    case FORMAT_BF16: return {4, 64};
+    case FORMAT_F8: return {8, 64};
+    default: return {8, 64};
+    }
+}
+
+#define SKINNY_MOST 16 /* rows that its kernel takes at a time */
+
+static enum cuda_way preferred = CUDA_WAY_TABLE;
+
+extern "C" void cuda_prefer(enum cuda_way way)
+{
+    preferred = way;
+}
+
+bool cuda_is_slim(const struct dev *d, enum format format, uint32_t n_rows)
+{
+    if (d->deterministic)
+        return true; /* its sums are the matrix's alone, for any number of rows */
+    switch (preferred) {
+    case CUDA_WAY_SKINNY: return n_rows > SKINNY_MOST;
+    case CUDA_WAY_SLIM: return true;
+    default: return n_rows > few_rows_of(format).skinny;
     }
 }
 
 bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows)
 {
-    (void)d;
-    return skinny_has(m->format) && n_rows <= skinny_rows(m->format) && m->n_in % 8 == 0;
+    const uint32_t most = d->deterministic                ? UINT32_MAX
+                          : preferred == CUDA_WAY_LIBRARY ? 0
+                                                          : few_rows_of(m->format).slim;
+    return skinny_has(m->format) && n_rows <= most && m->n_in % 8 == 0;
 }
 
 bool cuda_gives_bf16(const struct matrix *m)
@@ -260,8 +287,10 @@ void cuda_product(struct dev *d, const struct product *p)
         product_skinny(d, p);
         return;
     }
-    if (p->m->format == FORMAT_F32 || p->m->format == FORMAT_F16 || p->m->format == FORMAT_BF16 ||
-        p->m->format == FORMAT_F8)
+    if (d->deterministic)
+        cuda_product_plain(d, p);
+    else if (p->m->format == FORMAT_F32 || p->m->format == FORMAT_F16 || p->m->format == FORMAT_BF16 ||
+             p->m->format == FORMAT_F8)
         product_library(d, p);
     else
         product_unpacked(d, p);

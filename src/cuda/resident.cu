@@ -46,7 +46,7 @@ void resident_begin(struct dev *d, uint32_t n_rows)
     if (d->resident == NULL)
         d->resident = (struct resident *)mem_zalloc(sizeof *d->resident);
     struct resident *r = d->resident;
-    if (r == NULL || r->refused || n_rows > RESIDENT_ROWS || d->capability < 90 || !is_allowed)
+    if (r == NULL || r->refused || n_rows > RESIDENT_ROWS || d->capability < 90 || !is_allowed || d->deterministic)
         return;
     r->state = STATE_OPEN;
     r->n = r->room_bytes = 0;

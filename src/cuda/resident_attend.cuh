@@ -209,7 +209,7 @@ __device__ void attend_item(const struct attend_job &j, const struct plan_item &
     attend_meet<WARPS>();
     const uint32_t n_parts = item.n_parts - first_part;
     write_small<WARPS, D>(j, item, kv_head, n_parts == 1, room, stats);
-    if (n_parts > 1 && attend_is_last<WARPS * 32>(&j.arrived[item.seq * j.n_kv_heads + kv_head], n_parts))
+    if (n_parts > 1 && attend_is_last<WARPS * 32>(&j.arrived[item.counter * j.n_kv_heads + kv_head], n_parts))
         attend_join<WARPS * 32, D>(j, item, kv_head, j.per_kv, first_part);
     attend_meet<WARPS>();
 }

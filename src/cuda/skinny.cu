@@ -1,4 +1,4 @@
-/* Which skinny kernel runs: by format and rows. */
+/* Which kernel makes a product of few rows: by format and rows. */
 #include "cuda/skinny.h"
 
 bool skinny_has(enum format format)
@@ -6,8 +6,25 @@ bool skinny_has(enum format format)
     return format != FORMAT_F32;
 }
 
+static void slim(struct dev *d, enum format format, const struct skinny_job *j)
+{
+    switch (format) {
+    case FORMAT_F16:
+    case FORMAT_BF16: slim_plain(d, format, j); break;
+    case FORMAT_F8:
+    case FORMAT_Q8: slim_bytes(d, format, j); break;
+    case FORMAT_Q4:
+    case FORMAT_Q4M: slim_nibbles(d, format, j); break;
+    default: slim_k(d, format, j); break;
+    }
+}
+
 void cuda_skinny(struct dev *d, enum format format, const struct skinny_job *j)
 {
+    if (j->groups == NULL && cuda_is_slim(d, format, j->n_rows)) {
+        slim(d, format, j);
+        return;
+    }
     const uint32_t nt = j->n_rows <= 8 || j->groups != NULL ? 1 : 2;
     const uint32_t per_tile = j->end == SKINNY_GLU ? 8 : 16, tiles = (j->n_out + per_tile - 1) / per_tile;
     /* Plain rows: as many blocks as the chip holds, which walk the tiles. */

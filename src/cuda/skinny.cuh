@@ -129,9 +129,9 @@ __device__ inline void end_heads(
     a += in.a;
     b += in.b;
     if (is_turned(h, part, lo, turn)) {
-        const float x = a;
-        a = x * in.cos - b * in.sin;
-        b = x * in.sin + b * in.cos;
+        const float x = a; /* written out: every kernel that ends here must round alike */
+        a = __fmaf_rn(x, in.cos, -__fmul_rn(b, in.sin));
+        b = __fmaf_rn(x, in.sin, __fmul_rn(b, in.cos));
     }
     if (part == 0) {
         float *q = j.out + (size_t)row * j.ldc + local * h.head_dim;
@@ -152,8 +152,8 @@ __device__ inline void end_heads(
 __device__ inline void end_pair(const struct skinny_job &j, uint32_t row, uint32_t expert, uint32_t ra, uint32_t rb,
     float a, float b, const struct end_in &in)
 {
-    a *= in.scale_a;
-    b *= in.scale_b;
+    a = __fmul_rn(a, in.scale_a);
+    b = __fmul_rn(b, in.scale_b);
     if (j.end == SKINNY_QKV) {
         end_heads(j, row, ra, rb, a, b, in);
         return;

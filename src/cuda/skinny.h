@@ -1,5 +1,6 @@
 /* Products of few rows: the weights are read once, from the layout they lie in, and the rest of the op is done where
- * the sums come out. skinny.cuh has the kernel; skinny_*.cu one family of formats each. */
+ * the sums come out. skinny.cuh has the kernel for the fewest, slim.cuh the one for more; skinny_*.cu and slim_*.cu one
+ * family of formats each. */
 #ifndef CUDA_SKINNY_H
 #define CUDA_SKINNY_H
 
@@ -65,5 +66,9 @@ void skinny_plain(struct dev *d, enum format format, uint32_t nt, dim3 grid, con
 void skinny_bytes(struct dev *d, enum format format, uint32_t nt, dim3 grid, const struct skinny_job *j);
 void skinny_nibbles(struct dev *d, enum format format, uint32_t nt, dim3 grid, const struct skinny_job *j);
 void skinny_k(struct dev *d, enum format format, uint32_t nt, dim3 grid, const struct skinny_job *j);
+void slim_plain(struct dev *d, enum format format, const struct skinny_job *j);
+void slim_bytes(struct dev *d, enum format format, const struct skinny_job *j);
+void slim_nibbles(struct dev *d, enum format format, const struct skinny_job *j);
+void slim_k(struct dev *d, enum format format, const struct skinny_job *j);
 
 #endif

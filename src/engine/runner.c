@@ -1,4 +1,5 @@
-/* The model as a runner: a plan becomes a struct step, the step's logits become tokens; see runner.h.
+/* The model as a runner: a plan becomes a struct step, the step's logits become tokens; see runner.h. On a device that
+ * is asynchronous and chooses by itself, runner_ahead.c takes over; here is what both need.
  *
  * Choosing. When every row of a step is plainly greedy (temperature 0 and nothing that changes or reports logits), the
  * device itself finds the largest and only indices come back. Otherwise the rows are sampled one by one by sample/: on
@@ -12,68 +13,11 @@
  * token, since the step before has been committed by then. Behind a guess that was right it is a copy that goes on.
  *
  * Swap space is plain host memory here: a block goes there and comes back in one copy. */
-#include "engine/runner.h"
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/team.h"
-#include "engine/choose.h"
-#include "engine/masks.h"
-#include "model/model.h"
+#include "engine/runner_int.h"
 
 #include <string.h>
-
-struct row_job { /* one output row; the first of a sequence with guesses stands for all */
-    const struct plan_seq *seq;
-    bool samples, has_mask;
-    struct row_mask mask; /* of its first row, when it was made before the rows were there */
-    uint32_t mask_row;    /* its number among those */
-    const float *logits;  /* where they were fetched to; NULL: they lie where the device has them */
-    uint32_t i;           /* into the tokens or the prompts of the result; tokens of guesses follow */
-    uint32_t pos;
-    struct slot_view view;
-};
-
-#define SLOT_UNUSED UINT32_MAX
-#define FETCH_ROWS  16 /* rows that are chosen from at once, while as many are on their way */
-
-struct model_runner {
-    struct runner base;
-    struct decoder *d;
-    struct runner_limits l;
-    uint32_t vocab, n_host_blocks, n_workers;
-    uint64_t block_bytes;
-    unsigned char *host; /* [n_host_blocks][block_bytes] */
-    struct batch_seq *seqs;
-    uint32_t *src, *dst;       /* [copies_max] */
-    struct sampler **samplers; /* [n_workers] */
-    uint64_t *masks;           /* [out_max][mask_words] */
-    uint32_t mask_words;
-    unsigned char *walks; /* [n_workers][walk_bytes]: for the grammars of sequences with guesses */
-    size_t walk_bytes;
-    struct masks *beside; /* NULL where logits need not be fetched */
-    float *fetched;       /* [2][FETCH_ROWS][vocab] */
-    uint32_t chunk[2][FETCH_ROWS];
-    float *row;           /* [vocab], for rows behind a guess */
-    struct row_job *jobs; /* [out_max] */
-    uint32_t n_jobs;
-    bool wants_best;
-    uint32_t *best;              /* [out_max] */
-    const struct plan *plan;     /* while its rows are sampled */
-    struct step_token *tokens;   /* [out_max]; slot SLOT_UNUSED: behind a wrong guess */
-    struct step_prompt *prompts; /* [out_max] */
-    struct token_logprob *token_top, *prompt_top;
-    uint32_t n_tokens, n_prompts, n_pools;
-    uint32_t n_hidden;
-    float *hidden;           /* [rows_max][n_hidden]; pages that no request for a vector has touched cost nothing */
-    struct step_pool *pools; /* [seqs_max] */
-    struct clock clock;
-    uint64_t start_ns, cost_ns, step;
-};
-
-static struct model_runner *self(struct runner *r)
-{
-    return (struct model_runner *)(void *)r;
-}
 
 /* ---- forward ------------------------------------------------------------------------------------------------------
  */
@@ -102,7 +46,7 @@ static enum err do_copies(struct model_runner *m, const struct plan *p, struct e
     return OK;
 }
 
-static bool all_greedy(const struct plan *p, const struct slots *slots)
+bool runner_all_greedy(const struct plan *p, const struct slots *slots)
 {
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         struct slot_view v;
@@ -124,13 +68,11 @@ static enum err check_sizes(const struct model_runner *m, const struct plan *p, 
     return OK;
 }
 
-static enum err model_forward(struct runner *r, const struct plan *p, const struct slots *slots, struct error *e)
+enum err runner_forward(
+    struct model_runner *m, const struct plan *p, const int32_t *token, bool wants_best, struct error *e)
 {
-    struct model_runner *m = self(r);
     TRY(check_sizes(m, p, e));
-    m->start_ns = clock_now(&m->clock);
     TRY(do_copies(m, p, e));
-    m->wants_best = p->n_out > 0 && all_greedy(p, slots);
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct plan_seq *s = &plan_seqs(p)[i];
         m->seqs[i] = (struct batch_seq){
@@ -140,22 +82,30 @@ static enum err model_forward(struct runner *r, const struct plan *p, const stru
         .n_seqs = p->n_seqs,
         .n_out = p->n_out,
         .n_table = p->n_table,
-        .token = plan_token(p),
+        .token = token,
         .pos = plan_pos(p),
         .seq = plan_seq_of_row(p),
         .seqs = m->seqs,
         .table = plan_table(p),
         .kv_slot = plan_kv_slot(p),
         .out_row = plan_out_row(p),
-        .want_best = m->wants_best};
+        .want_best = wants_best};
     return p->n_rows > 0 ? decoder_step(m->d, &step, e) : OK; /* a step may be copies alone */
+}
+
+static enum err model_forward(struct runner *r, const struct plan *p, const struct slots *slots, struct error *e)
+{
+    struct model_runner *m = model_runner_of(r);
+    m->start_ns = clock_now(&m->clock);
+    m->wants_best = p->n_out > 0 && runner_all_greedy(p, slots);
+    return runner_forward(m, p, plan_token(p), m->wants_best, e);
 }
 
 /* ---- sample -------------------------------------------------------------------------------------------------------
  */
 
 /* Which output row is for what. */
-static void make_jobs(struct model_runner *m, const struct plan *p, const struct slots *slots)
+void runner_make_jobs(struct model_runner *m, const struct plan *p, const struct slots *slots)
 {
     m->n_jobs = m->n_tokens = m->n_prompts = 0;
     for (uint32_t i = 0; i < p->n_seqs; i++) {
@@ -190,7 +140,7 @@ static void make_jobs(struct model_runner *m, const struct plan *p, const struct
 }
 
 /* Is that the i-th guess of a sequence? */
-static bool is_guessed(const struct plan *p, const struct plan_seq *s, uint32_t i, uint32_t id)
+bool runner_is_guessed(const struct plan *p, const struct plan_seq *s, uint32_t i, uint32_t id)
 {
     return plan_token(p)[s->first_row + s->n_rows - s->n_spec + i] == (int32_t)id;
 }
@@ -217,7 +167,7 @@ static void choose(struct model_runner *m, const struct row_job *j, const float 
         t->id = chosen[i] = got.id;
         t->logprob = got.logprob;
         t->n_top = got.n_top;
-        if (i == j->seq->n_spec || !is_guessed(m->plan, j->seq, i, got.id))
+        if (i == j->seq->n_spec || !runner_is_guessed(m->plan, j->seq, i, got.id))
             return;
         if (walk != NULL && i == 0)
             grammar_walk_copy(later, walk);
@@ -267,6 +217,14 @@ static void run_job(void *ctx, uint32_t out, uint32_t worker)
         score(m, j, logits, m->samplers[worker]);
 }
 
+enum err runner_choose_here(struct model_runner *m, uint32_t out, struct error *e)
+{
+    TRY(decoder_read_logits(m->d, out, m->row, e));
+    m->jobs[out].logits = m->row;
+    run_job(m, out, 0);
+    return OK;
+}
+
 struct chunk_job {
     struct model_runner *m;
     const uint32_t *jobs;
@@ -303,6 +261,12 @@ static void join_masks(struct model_runner *m)
             m->jobs[i].mask = masks_row(m->beside, m->jobs[i].mask_row);
 }
 
+void runner_make_masks(struct model_runner *m)
+{
+    start_masks(m);
+    join_masks(m);
+}
+
 /* Masks while the device is still at work, which the first fetch waits for; then rows, some at a time. */
 static enum err sample_fetched(struct model_runner *m, struct error *e)
 {
@@ -329,13 +293,10 @@ static enum err sample_fetched(struct model_runner *m, struct error *e)
     }
     team_join(team);
     for (uint32_t i = 0; err == OK && i < m->n_jobs; i++) { /* these read the device themselves */
-        struct row_job *j = &m->jobs[i];
+        const struct row_job *j = &m->jobs[i];
         if (j->view.request == NULL || !has_guesses(j))
             continue;
-        err = decoder_read_logits(m->d, i, m->row, e);
-        j->logits = m->row;
-        if (err == OK)
-            run_job(m, i, 0);
+        err = runner_choose_here(m, i, e);
     }
     return err;
 }
@@ -346,17 +307,17 @@ static enum err sample_rows(struct model_runner *m, struct error *e)
         return m->n_jobs > 0 ? sample_fetched(m, e) : OK;
     if (m->n_jobs > 0)
         decoder_host_run(m->d, m->n_jobs, run_job, m);
-    return OK;
+    return decoder_wait(m->d, e);
 }
 
-static void take_best(struct model_runner *m)
+void runner_take_best(struct model_runner *m)
 {
     for (uint32_t out = 0; out < m->n_jobs; out++) {
         const struct row_job *j = &m->jobs[out];
         if (!j->samples || m->tokens[j->i].slot == SLOT_UNUSED)
             continue;
         m->tokens[j->i].id = m->best[out];
-        for (uint32_t i = 0; i < j->seq->n_spec && is_guessed(m->plan, j->seq, i, m->best[out + i]); i++) {
+        for (uint32_t i = 0; i < j->seq->n_spec && runner_is_guessed(m->plan, j->seq, i, m->best[out + i]); i++) {
             m->tokens[j->i + i + 1].slot = j->seq->slot;
             m->tokens[j->i + i + 1].id = m->best[out + i + 1];
         }
@@ -365,7 +326,7 @@ static void take_best(struct model_runner *m)
 }
 
 /* Hidden states for those who asked for a vector. */
-static enum err read_pools(struct model_runner *m, const struct plan *p, const struct slots *slots, struct error *e)
+enum err runner_read_pools(struct model_runner *m, const struct plan *p, const struct slots *slots, struct error *e)
 {
     uint32_t n_rows = 0;
     m->n_pools = 0;
@@ -388,7 +349,7 @@ static enum err read_pools(struct model_runner *m, const struct plan *p, const s
 }
 
 /* What lies behind a wrong guess was never chosen. */
-static void drop_unused(struct model_runner *m)
+void runner_drop_unused(struct model_runner *m)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < m->n_tokens; i++)
@@ -399,26 +360,23 @@ static void drop_unused(struct model_runner *m)
 
 static enum err model_sample(struct runner *r, const struct plan *p, const struct slots *slots, struct error *e)
 {
-    struct model_runner *m = self(r);
-    make_jobs(m, p, slots);
+    struct model_runner *m = model_runner_of(r);
+    runner_make_jobs(m, p, slots);
     m->plan = p;
     if (m->wants_best) {
         TRY(decoder_read_best(m->d, m->best, e));
-        take_best(m);
+        runner_take_best(m);
     } else
         TRY(sample_rows(m, e));
-    drop_unused(m);
-    TRY(read_pools(m, p, slots, e));
+    runner_drop_unused(m);
+    TRY(runner_read_pools(m, p, slots, e));
     m->step = p->step;
     m->cost_ns = clock_now(&m->clock) - m->start_ns;
     return OK;
 }
 
-static enum err model_wait(struct runner *r, const struct plan *p, struct step_result *out, struct error *e)
+void runner_result(const struct model_runner *m, const struct plan *p, struct step_result *out)
 {
-    struct model_runner *m = self(r);
-    if (m->step != p->step)
-        return FAIL(e, ERR_INTERNAL, "step %llu was never launched", (unsigned long long)p->step);
     *out = (struct step_result){.step = p->step,
         .cost_ns = m->cost_ns,
         .n = m->n_tokens,
@@ -427,15 +385,23 @@ static enum err model_wait(struct runner *r, const struct plan *p, struct step_r
         .prompts = m->prompts,
         .n_pools = m->n_pools,
         .pools = m->pools};
+}
+
+static enum err model_wait(struct runner *r, const struct plan *p, struct step_result *out, struct error *e)
+{
+    struct model_runner *m = model_runner_of(r);
+    if (m->step != p->step)
+        return FAIL(e, ERR_INTERNAL, "step %llu was never launched", (unsigned long long)p->step);
+    runner_result(m, p, out);
     return OK;
 }
 
 /* ---- making one ---------------------------------------------------------------------------------------------------
  */
 
-static void model_close(struct runner *r)
+void model_runner_close(struct model_runner *m)
 {
-    struct model_runner *m = self(r);
+    runner_ahead_close(m);
     for (uint32_t i = 0; m->samplers != NULL && i < m->n_workers; i++)
         sampler_free(m->samplers[i]);
     mem_free(m->samplers);
@@ -457,6 +423,11 @@ static void model_close(struct runner *r)
     mem_free(m->hidden);
     mem_free(m->pools);
     mem_free(m);
+}
+
+static void model_close(struct runner *r)
+{
+    model_runner_close(model_runner_of(r));
 }
 
 static enum err make_room(struct model_runner *m, struct error *e)
@@ -518,9 +489,13 @@ enum err model_runner_open(
     m->mask_words = (m->vocab + 63) / 64;
     m->walk_bytes = (grammar_walk_bytes() + 63) / 64 * 64; /* a line of its own for each */
     clock_init(&m->clock);
-    const enum err err = make_room(m, e);
+    enum err err = make_room(m, e);
+    if (err == OK && decoder_is_ahead(d)) {
+        err = runner_ahead_open(m, e);
+        m->base.ops = &runner_ahead_ops;
+    }
     if (err != OK) {
-        model_close(&m->base);
+        model_runner_close(m);
         return err;
     }
     *out = &m->base;

@@ -217,6 +217,7 @@ static enum err open_decoder(
         .kv_dtype = o->kv_dtype,
         .block_tokens = s->block_tokens,
         .n_blocks = s->n_blocks,
+        .deterministic = o->deterministic,
         .progress = o->progress,
         .progress_ctx = o->progress_ctx,
         .stop = s->stop};
@@ -247,7 +248,7 @@ static enum err measure_swap(struct serving *s, struct error *e)
 static uint64_t numerics_of(const struct serving *s, const struct serving_options *o)
 {
     uint64_t h = hash64(s->ops->name, strlen(s->ops->name), (uint64_t)o->kv_dtype);
-    h = hash64(&o->dummy_seed, sizeof o->dummy_seed, h + (o->dummy ? 1 : 0));
+    h = hash64(&o->dummy_seed, sizeof o->dummy_seed, h + (o->dummy ? 1 : 0) + (o->deterministic ? 2 : 0));
     for (uint64_t i = 0; s->source != NULL && i < model_tensor_count(s->source); i++) {
         const struct model_tensor *t = model_tensor_at(s->source, i);
         h = hash64(t->name.p, t->name.n, h + t->view.dtype);

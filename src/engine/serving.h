@@ -28,6 +28,7 @@ struct serving_options {
     const struct ops *ops;          /* NULL = the fastest CPU row */
     const struct ops *ops_fallback; /* taken when ops cannot run the model; NULL = that is an error */
     uint32_t threads;               /* 0 = one per core */
+    bool deterministic;             /* see dev_options */
 
     uint32_t max_model_len; /* 0 = the model's, at most SERVING_CONTEXT_DEFAULT, and what fits */
     enum dtype kv_dtype;

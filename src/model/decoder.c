@@ -182,35 +182,29 @@ static enum err make_buffers(struct decoder *d, struct error *e)
     scratch = MAX(scratch, MAX(2 * ffn, (uint64_t)c->hidden) * top_k);
     /* without sharing: every block of the cache, and a partial one per sequence */
     d->table_max = MAX(o->table_max, o->n_blocks + o->seqs_max);
-    TRY(decoder_alloc(d, rows, sizeof(int32_t), &d->b_token, e));
-    TRY(decoder_alloc(d, rows, sizeof(uint32_t), &d->b_pos, e));
-    TRY(decoder_alloc(d, rows, sizeof(uint32_t), &d->b_seq, e));
-    TRY(decoder_alloc(d, rows, sizeof(uint32_t), &d->b_slot, e));
-    TRY(decoder_alloc(d, o->seqs_max, sizeof(struct batch_seq), &d->b_seqs, e));
-    TRY(decoder_alloc(d, o->out_max, sizeof(uint32_t), &d->b_out_row, e));
-    TRY(decoder_alloc(d, d->table_max, sizeof(uint32_t), &d->b_table, e));
+    const size_t words = decoder_batch_words(o, d->table_max);
+    d->batch_host = mem_array(words, sizeof *d->batch_host);
+    if (d->batch_host == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for the arrays of a step");
+    TRY(decoder_alloc(d, words, sizeof(uint32_t), (void **)&d->batch_room, e));
     TRY(decoder_alloc(d, rows * c->hidden, sizeof(float), (void **)&d->x, e));
     TRY(decoder_alloc(d, rows * q_width, sizeof(float), (void **)&d->q, e));
     TRY(decoder_alloc(d, rows * scratch, sizeof(float), (void **)&d->scratch, e));
     TRY(decoder_alloc(d, (uint64_t)o->out_max * c->vocab, sizeof(float), (void **)&d->logits, e));
     TRY(decoder_alloc(d, o->out_max, sizeof(uint32_t), (void **)&d->best, e));
+    if (decoder_is_ahead(d)) {
+        TRY(decoder_alloc(d, o->out_max, DECODER_ANSWER_BYTES, &d->answers, e));
+        d->answers_host = mem_array(o->out_max, DECODER_ANSWER_BYTES);
+        if (d->answers_host == NULL)
+            return FAIL(e, ERR_NOMEM, "no memory for the answers of a step");
+    }
     TRY(decoder_alloc(d, rows * top_k, sizeof(uint32_t), (void **)&d->route_expert, e));
     TRY(decoder_alloc(d, rows * top_k, sizeof(float), (void **)&d->route_weight, e));
     collect_forms(d);
     TRY(d->ops->acts_new(d->dev, o->rows_max, c->hidden, d->attn_forms | d->ffn_forms, &d->normed, e));
     TRY(d->ops->acts_new(d->dev, o->rows_max, (uint32_t)q_width, d->o_forms, &d->attended, e));
     TRY(d->ops->acts_new(d->dev, (uint32_t)(rows * top_k), (uint32_t)ffn, d->down_forms, &d->hidden, e));
-    TRY(d->ops->acts_new(d->dev, o->out_max, c->hidden, d->head.wants, &d->top, e));
-    d->tables[0] = d->b_table;
-    d->slots[0] = d->b_slot;
-    d->batch = (struct batch){.token = d->b_token,
-        .pos = d->b_pos,
-        .seq = d->b_seq,
-        .seqs = d->b_seqs,
-        .out_row = d->b_out_row,
-        .tables = d->tables,
-        .kv_slot = d->slots};
-    return OK;
+    return d->ops->acts_new(d->dev, o->out_max, c->hidden, d->head.wants, &d->top, e);
 }
 
 static enum err copy_final_gain(struct decoder *d, struct error *e)
@@ -336,6 +330,8 @@ void decoder_close(struct decoder *d)
         d->ops->dev_close(d->dev);
     }
     mem_free(d->owned);
+    mem_free(d->batch_host);
+    mem_free(d->answers_host);
     mem_free(d->final_gain);
     mem_free(d->layers);
     mem_free(d);

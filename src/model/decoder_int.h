@@ -36,14 +36,17 @@ struct decoder {
 
     /* Buffers of a step, on the device. */
     struct batch batch;
-    void *b_token, *b_pos, *b_seq, *b_seqs, *b_out_row, *b_table, *b_slot;
+    uint32_t *batch_room, *batch_host;    /* the batch's arrays, see batch.c; and as they are written */
     const uint32_t *tables[1], *slots[1]; /* one kv group */
     uint32_t table_max;
-    float *x;       /* [rows][H]: the residual stream */
-    float *q;       /* [rows][Q*D] */
-    float *scratch; /* the widest any op asks for */
-    float *logits;  /* [out_max][V] */
-    uint32_t *best; /* [out_max] */
+    uint32_t n_rows, n_out; /* of the step, without padding */
+    float *x;               /* [rows][H]: the residual stream */
+    float *q;               /* [rows][Q*D] */
+    float *scratch;         /* the widest any op asks for */
+    float *logits;          /* [out_max][V] */
+    uint32_t *best;         /* [out_max] */
+    void *answers;          /* what was chosen, on a device that chooses: sample_got, then sample_top, of each row */
+    void *answers_host;
     uint32_t *route_expert;
     float *route_weight;
     struct acts *normed;                                 /* [rows][H] */
@@ -60,6 +63,14 @@ struct decoder {
 
 /* rope.c: [context][dims/2][cos, sin]. local = the plain frequencies of sliding-window layers. */
 void rope_fill(const struct model_rope *r, bool local, uint32_t context, uint32_t first, uint32_t n, float *table);
+
+#define DECODER_ANSWER_BYTES (sizeof(struct sample_got) + SAMPLE_TOP_MAX * sizeof(struct sample_top))
+
+/* batch.c. The bucket that a step runs as; fills: it may be filled up to a larger one. Then its arrays are written, as
+ * that bucket's, and d->batch names them. */
+struct graph_key decoder_bucket(const struct step *s, const struct decoder_options *o, bool fills);
+size_t decoder_batch_words(const struct decoder_options *o, uint32_t table_max);
+void decoder_batch_write(struct decoder *d, const struct step *s, struct graph_key key);
 
 /* bind.c */
 enum err decoder_look(struct decoder *d, const struct weight_source *src, struct error *e) MUST_CHECK; /* no bytes */

@@ -19,4 +19,8 @@ enum err dummy_new(enum dtype dtype, uint64_t seed, struct dummy **out, struct e
 void dummy_free(struct dummy *d); /* NULL is fine; after the decoder is closed */
 struct weight_source dummy_source(struct dummy *d);
 
+/* From now on a matrix no larger than one that was made before is a piece of it: enough where only time is measured on
+ * a device that keeps its own copy of every matrix, and gigabytes need not be made first. */
+void dummy_share(struct dummy *d);
+
 #endif

@@ -3,6 +3,7 @@
 #include "model/decoder_int.h"
 
 #include <math.h>
+#include <string.h>
 
 static void attention_half(struct decoder *d, const struct layer *l)
 {
@@ -142,6 +143,12 @@ static void run_head(struct decoder *d, bool want_best)
             &(struct argmax_args){.x = d->logits, .n_rows = b->n_out, .n = c->vocab, .out = d->best}); /* [n_out] */
 }
 
+/* A token that the step before has chosen, and nobody has read. */
+static bool is_chosen(const struct decoder *d, int32_t token)
+{
+    return decoder_is_ahead(d) && (uint32_t)(-1 - token) < d->n_out;
+}
+
 /* A step comes from our own scheduler, so a breach is a bug; still, token ids index memory and are checked here. */
 static enum err check_step(const struct decoder *d, const struct step *s, struct error *e)
 {
@@ -151,7 +158,8 @@ static enum err check_step(const struct decoder *d, const struct step *s, struct
             "a step of %u rows, %u sequences, %u outputs, %u blocks is over the decoder's size", s->n_rows, s->n_seqs,
             s->n_out, s->n_table);
     for (uint32_t i = 0; i < s->n_rows; i++)
-        if (s->token[i] < 0 || (uint32_t)s->token[i] >= d->cfg.vocab || s->pos[i] >= d->o.context_max)
+        if ((s->token[i] < 0 && !is_chosen(d, s->token[i])) || s->token[i] >= (int64_t)d->cfg.vocab ||
+            s->pos[i] >= d->o.context_max)
             return FAIL(e, ERR_INTERNAL, "row %u has token %d at position %u", i, s->token[i], s->pos[i]);
     return OK;
 }
@@ -171,19 +179,13 @@ enum err decoder_step(struct decoder *d, const struct step *s, struct error *e)
 {
     const struct ops *ops = d->ops;
     TRY(check_step(d, s, e));
-    ops->dev_write(d->dev, d->b_token, s->token, s->n_rows * sizeof *s->token);
-    ops->dev_write(d->dev, d->b_pos, s->pos, s->n_rows * sizeof *s->pos);
-    ops->dev_write(d->dev, d->b_seq, s->seq, s->n_rows * sizeof *s->seq);
-    ops->dev_write(d->dev, d->b_slot, s->kv_slot, s->n_rows * sizeof *s->kv_slot);
-    ops->dev_write(d->dev, d->b_seqs, s->seqs, s->n_seqs * sizeof *s->seqs);
-    ops->dev_write(d->dev, d->b_table, s->table, s->n_table * sizeof *s->table);
-    if (s->n_out > 0)
-        ops->dev_write(d->dev, d->b_out_row, s->out_row, s->n_out * sizeof *s->out_row);
-    d->batch.n_rows = s->n_rows;
-    d->batch.n_seqs = s->n_seqs;
-    d->batch.n_out = s->n_out;
-
-    const struct graph_key key = {s->n_rows, s->n_seqs, s->n_out, s->want_best};
+    const struct graph_key key = decoder_bucket(s, &d->o, ops->graph_replay != NULL && d->cfg.n_experts == 0);
+    bool takes = false;
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        takes = takes || s->token[i] < 0;
+    decoder_batch_write(d, s, key);
+    if (takes)
+        ops->tokens_take(d->dev, (int32_t *)(uintptr_t)d->batch.token, key.n_rows, d->best, d->cfg.vocab);
     if (ops->graph_replay == NULL)
         run_step(d, s->want_best);
     else if (!ops->graph_replay(d->dev, key)) {
@@ -196,15 +198,66 @@ enum err decoder_step(struct decoder *d, const struct step *s, struct error *e)
 
 enum err decoder_read_logits(struct decoder *d, uint32_t i, float *out, struct error *e)
 {
-    assert(i < d->batch.n_out);
+    assert(i < d->n_out);
     d->ops->dev_read(d->dev, out, d->logits + (size_t)i * d->cfg.vocab, d->cfg.vocab * sizeof *out);
     return d->ops->dev_wait(d->dev, e);
 }
 
 enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e)
 {
-    d->ops->dev_read(d->dev, out, d->best, d->batch.n_out * sizeof *out);
+    d->ops->dev_read(d->dev, out, d->best, d->n_out * sizeof *out);
     return d->ops->dev_wait(d->dev, e);
+}
+
+/* ---- one step ahead ------------------------------------------------------------------------------------------------
+ */
+
+bool decoder_is_ahead(const struct decoder *d)
+{
+    return d->ops->sample != NULL;
+}
+
+void decoder_sample(struct decoder *d, const struct sample_ask *asks, uint32_t n, const uint32_t *words,
+    uint32_t n_words, uint32_t side, bool wants_top)
+{
+    struct sample_got *got = d->answers;
+    struct sample_top *top = (struct sample_top *)(void *)(got + n);
+    d->ops->sample(d->dev, &(struct sample_args){.x = d->logits,
+                               .n = d->cfg.vocab,
+                               .n_asks = n,
+                               .n_words = n_words,
+                               .asks = asks,
+                               .words = words,
+                               .out = got,
+                               .top = top,
+                               .chosen = d->best});
+    d->ops->fetch(d->dev, side, got, n * (wants_top ? DECODER_ANSWER_BYTES : sizeof *got));
+}
+
+enum err decoder_sampled(
+    struct decoder *d, uint32_t side, uint32_t n, struct sample_got *got, struct sample_top *top, struct error *e)
+{
+    const size_t bytes = n * (top != NULL ? DECODER_ANSWER_BYTES : sizeof *got);
+    TRY(d->ops->fetched(d->dev, side, d->answers_host, bytes, e));
+    memcpy(got, d->answers_host, n * sizeof *got);
+    if (top != NULL)
+        memcpy(top, (struct sample_got *)d->answers_host + n, n * SAMPLE_TOP_MAX * sizeof *top);
+    return OK;
+}
+
+void decoder_send_best(struct decoder *d, uint32_t side)
+{
+    d->ops->fetch(d->dev, side, d->best, d->n_out * sizeof *d->best);
+}
+
+enum err decoder_sent_best(struct decoder *d, uint32_t side, uint32_t n, uint32_t *out, struct error *e)
+{
+    return d->ops->fetched(d->dev, side, out, n * sizeof *out, e);
+}
+
+void decoder_put_best(struct decoder *d, uint32_t i, uint32_t id)
+{
+    d->ops->dev_write(d->dev, d->best + i, &id, sizeof id);
 }
 
 struct hidden_job {
@@ -229,7 +282,7 @@ static void normalise_row(void *ctx, uint32_t i, uint32_t worker)
 enum err decoder_read_hidden(struct decoder *d, uint32_t first, uint32_t n, float *out, struct error *e)
 {
     const size_t width = d->cfg.hidden;
-    assert(first + n <= d->batch.n_rows);
+    assert(first + n <= d->n_rows);
     d->ops->dev_read(d->dev, out, d->x + first * width, n * width * sizeof *out);
     TRY(d->ops->dev_wait(d->dev, e));
     decoder_host_run(d, n, normalise_row, &(struct hidden_job){d, out});
@@ -241,8 +294,13 @@ enum err decoder_read_hidden(struct decoder *d, uint32_t first, uint32_t n, floa
 
 const float *decoder_lend_logits(const struct decoder *d, uint32_t i)
 {
-    assert(i < d->batch.n_out);
+    assert(i < d->n_out);
     return d->ops->host_run != NULL ? d->logits + (size_t)i * d->cfg.vocab : NULL;
+}
+
+enum err decoder_wait(struct decoder *d, struct error *e)
+{
+    return d->ops->dev_wait(d->dev, e);
 }
 
 bool decoder_lends_logits(const struct decoder *d)

@@ -76,7 +76,7 @@ enum err decoder_kv_block_bytes(const struct model_config *cfg, enum dtype kv_dt
 /* The rows of a step, in host memory. Rows of a sequence are contiguous, at ascending consecutive positions. */
 struct step {
     uint32_t n_rows, n_seqs, n_out, n_table;
-    const int32_t *token;         /* [n_rows], below the vocabulary */
+    const int32_t *token;         /* [n_rows], below the vocabulary; or see decoder_is_ahead */
     const uint32_t *pos;          /* [n_rows], below the context */
     const uint32_t *seq;          /* [n_rows] */
     const struct batch_seq *seqs; /* [n_seqs] */
@@ -92,6 +92,22 @@ enum err decoder_step(struct decoder *d, const struct step *s, struct error *e) 
 enum err decoder_read_logits(struct decoder *d, uint32_t i, float *out, struct error *e) MUST_CHECK;
 enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e) MUST_CHECK; /* [n_out] */
 
+/* On an asynchronous device (decoder_is_ahead) tokens are chosen there, and what was chosen is read while the next step
+ * runs already. asks name output rows of the newest step. What comes of them, or each row's largest, is sent to one of
+ * two sides, and read from there by the second call of a pair, which waits for it and for nothing behind it. n is at
+ * most what was sent. top: [n][SAMPLE_TOP_MAX], or NULL in both when nobody wants alternatives.
+ *
+ * A step's token may be -1 - i then: what was chosen for output row i of the step before. Where the host itself has
+ * chosen, decoder_put_best says what. */
+bool decoder_is_ahead(const struct decoder *d);
+void decoder_sample(struct decoder *d, const struct sample_ask *asks, uint32_t n, const uint32_t *words,
+    uint32_t n_words, uint32_t side, bool wants_top);
+enum err decoder_sampled(struct decoder *d, uint32_t side, uint32_t n, struct sample_got *got, struct sample_top *top,
+    struct error *e) MUST_CHECK;
+void decoder_send_best(struct decoder *d, uint32_t side);
+enum err decoder_sent_best(struct decoder *d, uint32_t side, uint32_t n, uint32_t *out, struct error *e) MUST_CHECK;
+void decoder_put_best(struct decoder *d, uint32_t i, uint32_t id);
+
 /* Hidden states of n rows of the step from `first` on, behind the final norm, into out [n][decoder_hidden]. They are
  * normalised on the host, in double and rounded once, so a row's values depend on nothing but its residual stream. */
 uint32_t decoder_hidden(const struct decoder *d);
@@ -101,6 +117,7 @@ enum err decoder_read_hidden(struct decoder *d, uint32_t first, uint32_t n, floa
  * choosing tokens from many rows (ops->host_run); elsewhere one worker, the caller. */
 bool decoder_lends_logits(const struct decoder *d);
 const float *decoder_lend_logits(const struct decoder *d, uint32_t i);
+enum err decoder_wait(struct decoder *d, struct error *e) MUST_CHECK; /* all is done, or the device has failed */
 uint32_t decoder_host_workers(const struct decoder *d);
 void decoder_host_run(struct decoder *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx);
 

@@ -63,7 +63,8 @@ struct weight {
 #define KV_SLOT_NONE  UINT32_MAX /* this row writes no KV */
 #define KV_BLOCK_NONE UINT32_MAX /* a block table entry freed behind a sliding window */
 
-/* One sequence's rows in this step. Its rows are contiguous and at ascending consecutive positions. */
+/* One sequence's rows in this step. Its rows are contiguous and at ascending consecutive positions. One without rows is
+ * padding of a captured graph's bucket. */
 struct batch_seq {
     uint32_t first_row, n_rows;
     uint32_t n_kv;     /* positions 0 .. n_kv-1 exist after this step's writes; the last row is at n_kv - 1 */
@@ -74,6 +75,7 @@ struct batch_seq {
  * change. Arrays are device memory of the capacity the batch was made with. */
 struct batch {
     uint32_t n_rows, n_seqs, n_out; /* host; a captured graph sees only the bucket sizes */
+    uint32_t seq_rows;              /* host: no sequence has more rows than these */
     const int32_t *token;           /* [n_rows] ids */
     const uint32_t *pos;            /* [n_rows] absolute position in its sequence */
     const uint32_t *seq;            /* [n_rows] index into seqs */
@@ -225,6 +227,51 @@ struct argmax_args {
     uint32_t *out; /* [n_rows] */
 };
 
+/* One row of logits to choose from, by the definition in sample/sample.h, without typical-p; what it lists lies among
+ * the words of the call, at the given places. */
+#define SAMPLE_NO_MASK UINT32_MAX
+#define SAMPLE_TOP_MAX 20 /* of n_top */
+struct sample_ask {
+    uint64_t seed, index; /* of the draw, with choice: base/rng.h */
+    uint32_t choice;
+    uint32_t row;                          /* of the logits */
+    uint32_t top_k;                        /* 0 = off */
+    float temperature, top_p, min_p;       /* 0 = greedy; 1 = off; 0 = off */
+    float repetition, presence, frequency; /* 1, 0, 0 = off */
+    uint32_t mask_at;                      /* a bit for each id, or SAMPLE_NO_MASK */
+    uint32_t banned_at, n_banned;          /* ids */
+    uint32_t bias_at, n_bias;              /* id, bits of an f32 */
+    uint32_t history_at, n_history;        /* id, count in the output; each id once */
+    uint32_t n_top;                        /* log-probabilities wanted beside the chosen one's */
+    uint32_t want_logprob;
+};
+
+struct sample_top {
+    uint32_t id;
+    float logprob;
+};
+
+struct sample_got {
+    uint32_t id; /* UINT32_MAX: nothing is allowed */
+    float logprob;
+    uint32_t n_top, unused;
+};
+
+/* out[i] and top[i] for asks[i], and chosen[asks[i].row] = its id, where the next step finds it. It is the token that
+ * sample/ gives for these logits, but for sums over many tokens, which are taken in another order: those of the whole
+ * vocabulary (top-p without top-k; a draw that nothing has cut) in double, where a draw within 1e-12 of a border may
+ * fall to the other side, and a log-probability may differ in its last bit; and where a cut does not fall among the
+ * 2048 most likely tokens, in fixed point, where the same may happen within 1e-8. */
+struct sample_args {
+    const float *x; /* [rows][n] */
+    uint32_t n, n_asks, n_words;
+    const struct sample_ask *asks; /* host */
+    const uint32_t *words;         /* host */
+    struct sample_got *out;        /* [n_asks] */
+    struct sample_top *top;        /* [n_asks][SAMPLE_TOP_MAX] */
+    uint32_t *chosen;
+};
+
 /* Copy whole blocks, for forks and swaps: dst[i] <- src[i] in ascending i. The two caches may be the same one. */
 struct copy_blocks_args {
     const struct kv_cache *from;
@@ -238,8 +285,19 @@ struct copy_blocks_args {
 /* What a recorded step depends on; all else is in device memory. */
 struct graph_key {
     uint32_t n_rows, n_seqs, n_out;
+    uint32_t seq_rows; /* no sequence has more rows: a power of two */
     bool want_best;
 };
+
+/* Steps that are worth recording: one row of each sequence (decoding), or few rows that all want logits, few of each
+ * sequence (verifying guesses). Prompts hardly ever come again in the same shape. */
+#define GRAPH_VERIFY_ROWS 64u
+#define GRAPH_SEQ_ROWS    16u
+static inline bool graph_is_worth(struct graph_key k)
+{
+    const bool verifies = k.n_out == k.n_rows && k.n_rows <= GRAPH_VERIFY_ROWS && k.seq_rows <= GRAPH_SEQ_ROWS;
+    return k.n_rows == k.n_seqs || verifies;
+}
 
 /* What a device is opened with; capacities bound every later call. */
 struct dev_options {
@@ -295,6 +353,15 @@ struct ops {
     void (*logits)(struct dev *d, const struct logits_args *a);
     void (*argmax)(struct dev *d, const struct argmax_args *a);
     void (*copy_blocks)(struct dev *d, const struct copy_blocks_args *a);
+
+    /* Only on an asynchronous device, else NULL. Choosing where the logits are; tokens that nobody has read yet: a
+     * token -1 - i becomes from[i], or 0 where that is no token below n; and reading later: fetch starts a copy to one
+     * of two sides (0, 1), fetched waits for it, and for nothing that came behind. At most dev_options.out_max * 256
+     * bytes. */
+    void (*sample)(struct dev *d, const struct sample_args *a);
+    void (*tokens_take)(struct dev *d, int32_t *token, uint32_t n_rows, const uint32_t *from, uint32_t n);
+    void (*fetch)(struct dev *d, uint32_t side, const void *from, size_t bytes);
+    enum err (*fetched)(struct dev *d, uint32_t side, void *to, size_t bytes, struct error *e);
 
     /* Only on a device whose memory is the host's, else NULL: its threads, lent for work on what ops have made
      * (choosing tokens). fn runs for tiles 0 .. n-1, worker is below host_workers; returns when all are done. */

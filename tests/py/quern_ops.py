@@ -29,6 +29,14 @@ def record(on):
     library().quern_op_record(int(on))
 
 
+WAYS = {"table": 0, "skinny": 1, "slim": 2, "library": 3}
+
+
+def prefer(way):
+    """Which kernels make products on CUDA from now on."""
+    library().quern_op_prefer(WAYS[way])
+
+
 def distance(got, want):
     """Size of the difference over the size of what was wanted; NaN counts as infinitely far."""
     far = np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want)
@@ -40,11 +48,13 @@ def normed(x):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
 
 
-def product(backend, dtype, rows, n_out, n_in, seed, fp8=False):
-    """(what the backend gives, what it should give) for norm(x) x w."""
+def product(backend, dtype, rows, n_out, n_in, seed, fp8=False, only=None):
+    """(what the backend gives, what it should give) for norm(x) x w; only=(first, n): of those of the rows alone."""
     random = np.random.default_rng(seed)
     x = random.standard_normal((rows, n_in), dtype=np.float32) * 3
     w = random.standard_normal((n_out, n_in), dtype=np.float32) / np.sqrt(n_in).astype(np.float32)
+    if only is not None:
+        x, rows = np.ascontiguousarray(x[only[0]:only[0] + only[1]]), only[1]
     out = np.full((rows, n_out), np.nan, np.float32)
     code = library().quern_op_product(backend.encode(), dtype.encode(), int(fp8), rows, n_out, n_in, pointer(x),
                                       pointer(w), pointer(out))
@@ -115,3 +125,29 @@ def attention(backends, weight, kv, case, before, rows, seed):
             raise RuntimeError(f"attention failed with {code}")
         outs.append(out)
     return outs
+
+
+class SampleAsk(ctypes.Structure):
+    _fields_ = [("seed", ctypes.c_uint64), ("index", ctypes.c_uint64), ("choice", ctypes.c_uint32),
+                ("row", ctypes.c_uint32), ("top_k", ctypes.c_uint32)] + [
+        (name, ctypes.c_float) for name in ("temperature", "top_p", "min_p", "repetition", "presence", "frequency")] + [
+        (name, ctypes.c_uint32) for name in ("mask_at", "banned_at", "n_banned", "bias_at", "n_bias", "history_at",
+                                             "n_history", "n_top", "want_logprob")]
+
+
+class SampleGot(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_uint32), ("logprob", ctypes.c_float), ("n_top", ctypes.c_uint32),
+                ("unused", ctypes.c_uint32)]
+
+
+def sample(backend, logits, asks, words):
+    """(ids, logprobs, alternatives) of asks over logits [rows][n]; backend "here" is sample/ itself."""
+    got, top = (SampleGot * len(asks))(), np.zeros((len(asks), 20, 2), np.uint32)
+    all_asks, words = (SampleAsk * len(asks))(*asks), np.ascontiguousarray(words, np.uint32)
+    code = library().quern_op_sample(backend.encode(), pointer(logits), *map(ctypes.c_uint32, logits.shape), all_asks,
+                                     ctypes.c_uint32(len(asks)), words.ctypes.data_as(ctypes.c_void_p),
+                                     ctypes.c_uint32(len(words)), got, top.ctypes.data_as(ctypes.c_void_p))
+    if code != 0:
+        raise RuntimeError(f"sampling failed with {code}")
+    tops = [[(int(t[0]), float(t[1:2].view(np.float32)[0])) for t in top[i, :g.n_top]] for i, g in enumerate(got)]
+    return [g.id for g in got], [g.logprob for g in got], tops

@@ -470,3 +470,30 @@ def test_an_allocation_that_fails_is_an_answer(n):
             status, _, answer = q.call("/v1/chat/completions", asked)
             assert status in (200, 503), answer
         assert q.post("/v1/completions", prompt="x", max_tokens=1)[0] == 200
+
+
+def test_a_device_that_fails_answers_everybody_and_ends_the_process():
+    """Streams that run and requests that wait get an error; the exit status is for the supervisor."""
+    q = Quern("--fault", "device:60", "--max-num-seqs", 2)
+    ends = []
+
+    def ask(stream):
+        body = {"prompt": "The king", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": stream}
+        try:
+            status, _, answer = q.call("/v1/completions", body)
+        except OSError as e:
+            ends.append((None, str(e)))
+            return
+        ends.append((status, answer.decode() if isinstance(answer, bytes) else json.dumps(answer)))
+
+    threads = [threading.Thread(target=ask, args=(i % 2 == 0,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    code = q.stop() if q.process.poll() is None and len(ends) < 6 else q.process.wait(20)
+    assert len(ends) == 6
+    for status, text in ends:
+        assert status in (200, 500, 503) and "error" in text, (status, text)
+    assert code == 1
+    assert "the device failed, as it was told to" in q.log()

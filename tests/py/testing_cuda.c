@@ -5,6 +5,7 @@
 #ifdef QUERN_CUDA
 #include "cuda/cuda.h"
 #endif
+#include "../unit/testing_asks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -135,10 +136,19 @@ EXPORT void quern_op_record(int on)
 #endif
 }
 
+/* Which kernels make products on CUDA: enum cuda_way. */
+EXPORT void quern_op_prefer(int way)
+{
+#ifdef QUERN_CUDA
+    cuda_prefer((enum cuda_way)way);
+#endif
+    (void)way;
+}
+
 static void rig_begin(struct rig *r, uint32_t rows)
 {
     if (is_recorded && r->ops->graph_begin != NULL)
-        r->ops->graph_begin(r->d, (struct graph_key){rows, rows, rows, false});
+        r->ops->graph_begin(r->d, (struct graph_key){.n_rows = rows, .n_seqs = rows, .n_out = rows, .seq_rows = 1});
 }
 
 static void rig_end(struct rig *r)
@@ -261,6 +271,9 @@ static uint32_t attention_batch(
     ops->dev_write(a->r.d, (void *)(uintptr_t)a->b.seqs, a->seqs, c->n_seqs * sizeof *a->seqs);
     a->b.n_rows = row;
     a->b.n_seqs = c->n_seqs;
+    a->b.seq_rows = 0;
+    for (uint32_t s = 0; s < c->n_seqs; s++)
+        a->b.seq_rows = MAX(a->b.seq_rows, n[s]);
     return row;
 }
 
@@ -390,4 +403,49 @@ EXPORT int quern_op_attention(const char *name, const char *weight_text, const c
         a.r.ops->dev_read(a.r.d, out, a.out, n_rows * width * sizeof *out);
     }
     return rig_close(&a.r);
+}
+
+/* Choosing from logits [rows][n]: n_asks asks, by the device of that name or, for "here", by sample/. */
+EXPORT int quern_op_sample(const char *name, const float *logits, uint32_t rows, uint32_t n,
+    const struct sample_ask *asks, uint32_t n_asks, const uint32_t *words, uint32_t n_words, struct sample_got *got,
+    struct sample_top *top)
+{
+    struct rig r = {0};
+    struct sample_args a = {.x = logits,
+        .n = n,
+        .n_asks = n_asks,
+        .n_words = n_words,
+        .asks = asks,
+        .words = words,
+        .out = got,
+        .top = top};
+    if (strcmp(name, "here") == 0) {
+        struct sampler *s = NULL;
+        if (sampler_new(n, &s, &r.e) != OK)
+            return (int)r.e.code;
+        for (uint32_t i = 0; i < n_asks; i++)
+            ask_here(s, &a, i, &got[i], top + (size_t)i * SAMPLE_TOP_MAX);
+        sampler_free(s);
+        return 0;
+    }
+    if (!rig_open(&r, name, rows, false) || r.ops->sample == NULL)
+        return rig_close(&r) != 0 ? (int)r.e.code : -1;
+    const size_t got_bytes = n_asks * sizeof *got, top_bytes = (size_t)n_asks * SAMPLE_TOP_MAX * sizeof *top;
+    a.x = rig_memory(&r, logits, (size_t)rows * n * sizeof *logits);
+    a.out = rig_memory(&r, NULL, got_bytes);
+    a.top = rig_memory(&r, NULL, top_bytes);
+    a.chosen = rig_memory(&r, NULL, rows * sizeof *a.chosen);
+    uint32_t *chosen = mem_array(rows, sizeof *chosen);
+    if (a.x != NULL && a.out != NULL && a.top != NULL && a.chosen != NULL && chosen != NULL) {
+        r.ops->sample(r.d, &a);
+        r.ops->dev_read(r.d, got, a.out, got_bytes);
+        r.ops->dev_read(r.d, top, a.top, top_bytes);
+        r.ops->dev_read(r.d, chosen, a.chosen, rows * sizeof *chosen);
+        for (uint32_t i = 0; i < n_asks; i++)
+            if (chosen[asks[i].row] != got[i].id && r.e.code == OK)
+                FAIL(&r.e, ERR_INTERNAL, "row %u: %u was chosen, and %u is where the next step looks", asks[i].row,
+                    got[i].id, chosen[asks[i].row]);
+    }
+    mem_free(chosen);
+    return rig_close(&r);
 }

@@ -81,8 +81,10 @@ static enum err fill_cache(struct cuda_bench *b)
     const size_t step = (size_t)4096 / info->block_elems * info->block_bytes;
     for (size_t at = 0; err == OK && at < kv->block_bytes; at += step)
         info->quant(values, block + at, MIN(step, kv->block_bytes - at) / info->block_bytes * info->block_elems);
-    for (uint32_t i = 0; err == OK && i < kv->n_blocks; i++)
-        decoder_write_block(b->decoder, i, block);
+    if (err == OK)
+        decoder_write_block(b->decoder, 0, block);
+    for (uint32_t i = 1; err == OK && i < kv->n_blocks; i++) /* on the device: there may be a hundred gigabytes */
+        decoder_copy_blocks(b->decoder, &(uint32_t){0}, &i, 1);
     mem_free(block);
     mem_free(values);
     return err;
@@ -103,7 +105,7 @@ static enum err bench_open(struct cuda_bench *b, const char *shape, const char *
     b->table = mem_array(b->o.n_blocks, sizeof *b->table);
     b->rows = mem_array((size_t)b->o.rows_max * 5, sizeof *b->rows);
     b->seqs = mem_array(b->o.seqs_max, sizeof *b->seqs);
-    b->best = mem_array(b->o.seqs_max, sizeof *b->best);
+    b->best = mem_array(b->o.out_max, sizeof *b->best);
     if (b->table == NULL || b->rows == NULL || b->seqs == NULL || b->best == NULL)
         return FAIL(e, ERR_NOMEM, "no memory");
     for (uint32_t i = 0; i < b->o.n_blocks; i++) /* blocks as a long-running server has them: anywhere */
@@ -112,11 +114,13 @@ static enum err bench_open(struct cuda_bench *b, const char *shape, const char *
     return fill_cache(b);
 }
 
-/* One step: n rows of each sequence, the last at position `at`, give or take half of stagger. */
-static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool wait)
+/* One step: n rows of each sequence, the last at position `at`, give or take half of stagger. all: every row wants
+ * logits, as when guesses are verified, and a row's token depends on its position alone. */
+static enum err step_of(
+    struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool all, bool wait)
 {
     uint32_t *token = b->rows, *pos = token + b->o.rows_max, *seq = pos + b->o.rows_max;
-    uint32_t *slot = seq + b->o.rows_max, *out_row = slot + b->o.rows_max, row = 0;
+    uint32_t *slot = seq + b->o.rows_max, *out_row = slot + b->o.rows_max, row = 0, n_out = 0;
     const uint32_t each = b->o.n_blocks / n_seqs;
     for (uint32_t s = 0; s < n_seqs; s++) {
         const uint32_t last = at + (stagger > 0 ? s * 37 % stagger : 0) - stagger / 2;
@@ -125,9 +129,50 @@ static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t
             pos[row] = last + 1 - n + i;
             seq[row] = s;
             slot[row] = b->table[s * each + pos[row] / BLOCK_TOKENS] * BLOCK_TOKENS + pos[row] % BLOCK_TOKENS;
-            token[row] = (row * 31 + at) * 2654435761u % decoder_vocab(b->decoder);
+            token[row] = (all ? pos[row] : row * 31 + at) * 2654435761u % decoder_vocab(b->decoder);
+            if (all || i + 1 == n)
+                out_row[n_out++] = row;
         }
-        out_row[s] = row - 1;
+    }
+    const struct step now = {.n_rows = row,
+        .n_seqs = n_seqs,
+        .n_out = n_out,
+        .n_table = b->o.n_blocks,
+        .token = (const int32_t *)token,
+        .pos = pos,
+        .seq = seq,
+        .seqs = b->seqs,
+        .table = b->table,
+        .kv_slot = slot,
+        .out_row = out_row,
+        .want_best = true};
+    TRY(decoder_step(b->decoder, &now, &b->e));
+    return wait ? decoder_read_best(b->decoder, b->best, &b->e) : OK;
+}
+
+/* One step of a server at full load, whose requests have n_in tokens and want n_out: n of them decode, at all places of
+ * their answers, and as many rows of prompts are computed as make up for those that end. */
+static enum err step_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint32_t n_out, uint32_t turn)
+{
+    uint32_t *token = b->rows, *pos = token + b->o.rows_max, *seq = pos + b->o.rows_max;
+    uint32_t *slot = seq + b->o.rows_max, *out_row = slot + b->o.rows_max, row = 0, n_seqs = 0;
+    const uint32_t each = (n_in + n_out + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    uint64_t prompts = (uint64_t)n * n_in / n_out;
+    while (n_seqs < n || prompts > 0) {
+        const bool decodes = n_seqs < n;
+        const uint32_t rows = decodes ? 1 : (uint32_t)MIN(prompts, (uint64_t)n_in);
+        const uint32_t first = decodes ? n_in + (n_seqs * 37 + turn) % n_out : (n_in - rows) / 2, at = n_seqs * each;
+        if (n_seqs == b->o.seqs_max || row + rows > b->o.rows_max || at + each > b->o.n_blocks)
+            return FAIL(&b->e, ERR_LIMIT, "a step of %u sequences is over the bench's size", n_seqs + 1);
+        b->seqs[n_seqs] = (struct batch_seq){.first_row = row, .n_rows = rows, .n_kv = first + rows, .table_at = at};
+        for (uint32_t i = 0; i < rows; i++, row++) {
+            pos[row] = first + i;
+            seq[row] = n_seqs;
+            slot[row] = b->table[at + pos[row] / BLOCK_TOKENS] * BLOCK_TOKENS + pos[row] % BLOCK_TOKENS;
+            token[row] = (row * 31 + turn) * 2654435761u % decoder_vocab(b->decoder);
+        }
+        out_row[n_seqs++] = row - 1;
+        prompts -= decodes ? 0 : rows;
     }
     const struct step now = {.n_rows = row,
         .n_seqs = n_seqs,
@@ -142,7 +187,12 @@ static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t
         .out_row = out_row,
         .want_best = true};
     TRY(decoder_step(b->decoder, &now, &b->e));
-    return wait ? decoder_read_best(b->decoder, b->best, &b->e) : OK;
+    return decoder_read_best(b->decoder, b->best, &b->e);
+}
+
+static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool wait)
+{
+    return step_of(b, n_seqs, n, at, stagger, false, wait);
 }
 
 /* NULL on failure, with the sentence in text. tokens: of the KV cache, in all. */
@@ -158,7 +208,8 @@ EXPORT struct cuda_bench *quern_bench_open(const char *shape, const char *dtype,
     b->o.ops = cuda_ops(&why);
 #endif
     b->o.rows_max = rows_max;
-    b->o.out_max = b->o.seqs_max = seqs_max;
+    b->o.seqs_max = seqs_max;
+    b->o.out_max = MAX(seqs_max, GRAPH_VERIFY_ROWS); /* guesses are verified too */
     b->o.context_max = context;
     b->o.block_tokens = BLOCK_TOKENS;
     b->o.n_blocks = (uint32_t)(tokens / BLOCK_TOKENS) | 1u; /* odd: 7919 steps reach every block */
@@ -201,6 +252,17 @@ EXPORT int quern_bench_logits(struct cuda_bench *b, uint32_t n_seqs, uint32_t at
     return (int)err;
 }
 
+/* The logits of n rows of one sequence, the last at position `at`, [n][vocab]: guesses as they are verified. */
+EXPORT int quern_bench_rows(struct cuda_bench *b, uint32_t n, uint32_t at, float *out)
+{
+    enum err err = step_of(b, 1, n, at, 0, true, false);
+    for (uint32_t i = 0; err == OK && i < n; i++)
+        err = decoder_read_logits(b->decoder, i, out + (size_t)i * decoder_vocab(b->decoder), &b->e);
+    if (err != OK)
+        fprintf(stderr, "%s\n", b->e.text);
+    return (int)err;
+}
+
 EXPORT uint64_t quern_bench_weight_bytes(const struct cuda_bench *b)
 {
     return decoder_weight_bytes(b->decoder);
@@ -220,15 +282,16 @@ EXPORT double quern_bench_stream(
     return (double)(clock_now(&b->clock) - start) / 1e9 / steps;
 }
 
-/* Seconds of one step, the median of `steps`; positions advance as in real decoding. Negative on failure. */
-EXPORT double quern_bench_step(
-    struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, uint32_t steps, uint32_t warm)
+/* Seconds of one step, the median of `steps`; positions advance as in real decoding. all: as in step_of. Negative on
+ * failure. */
+static double time_steps(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool all,
+    uint32_t steps, uint32_t warm)
 {
     double times[512];
     steps = MIN(steps, (uint32_t)COUNT_OF(times));
     for (uint32_t i = 0; i < warm + steps; i++) {
         const uint64_t start = clock_now(&b->clock);
-        if (step(b, n_seqs, n, n == 1 ? at + i : at, stagger, true) != OK) {
+        if (step_of(b, n_seqs, n, n == 1 || all ? at + i : at, stagger, all, true) != OK) {
             fprintf(stderr, "%s\n", b->e.text);
             return -1.0;
         }
@@ -242,6 +305,94 @@ EXPORT double quern_bench_step(
             times[k - 1] = t;
         }
     return times[steps / 2];
+}
+
+EXPORT double quern_bench_step(
+    struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, uint32_t steps, uint32_t warm)
+{
+    return time_steps(b, n_seqs, n, at, stagger, false, steps, warm);
+}
+
+/* The same of n rows of each of n_seqs sequences that all want logits. */
+EXPORT double quern_bench_verify(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t steps)
+{
+    return time_steps(b, n_seqs, n, at, 0, true, steps, 5);
+}
+
+/* Output tokens a second of a server at full load, see step_mixed. Negative on failure. */
+EXPORT double quern_bench_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint32_t n_out, uint32_t steps)
+{
+    uint64_t start = 0;
+    for (uint32_t i = 0; i < 3 + steps; i++) {
+        if (i == 3)
+            start = clock_now(&b->clock);
+        if (step_mixed(b, n, n_in, n_out, i) != OK) {
+            fprintf(stderr, "%s\n", b->e.text);
+            return -1.0;
+        }
+    }
+    return (double)n * steps / ((double)(clock_now(&b->clock) - start) / 1e9);
+}
+
+/* Seconds from nothing to the first token of a model in a folder: opened, bound, a prompt of 16 tokens computed. */
+EXPORT double quern_bench_start(const char *path)
+{
+    struct clock clock;
+    struct error e = {0};
+    struct model_source *source = NULL;
+    struct decoder *d = NULL;
+    struct model_config *cfg = mem_zalloc(sizeof *cfg);
+    uint32_t pos[16], seq[16] = {0}, out_row[1] = {15}, table[2] = {0, 1}, best[1];
+    int32_t token[16];
+    const char *why = "built without CUDA";
+    struct decoder_options o = {.rows_max = 2048,
+        .out_max = 256,
+        .seqs_max = 256,
+        .context_max = 4096,
+        .kv_dtype = DTYPE_BF16,
+        .block_tokens = BLOCK_TOKENS,
+        .n_blocks = 20000};
+    clock_init(&clock);
+    const uint64_t start = clock_now(&clock);
+#ifdef QUERN_CUDA
+    o.ops = cuda_ops(&why);
+#endif
+    enum err err = o.ops == NULL || cfg == NULL ? FAIL(&e, ERR_UNSUPPORTED, "%s", why) : OK;
+    if (err == OK)
+        err = model_source_open(path, &source, &e);
+    if (err == OK)
+        err = model_config_read(source, cfg, &e);
+    const struct weight_source src = decoder_file_source(source);
+    if (err == OK)
+        err = decoder_open(&src, cfg, &o, &d, &e);
+    for (uint32_t i = 0; i < COUNT_OF(pos); i++) {
+        pos[i] = i;
+        token[i] = (int32_t)i;
+    }
+    const struct batch_seq one = {.n_rows = 16, .n_kv = 16};
+    const struct step s = {.n_rows = 16,
+        .n_seqs = 1,
+        .n_out = 1,
+        .n_table = 2,
+        .token = token,
+        .pos = pos,
+        .seq = seq,
+        .seqs = &one,
+        .table = table,
+        .kv_slot = pos,
+        .out_row = out_row,
+        .want_best = true};
+    if (err == OK)
+        err = decoder_step(d, &s, &e);
+    if (err == OK)
+        err = decoder_read_best(d, best, &e);
+    const double seconds = (double)(clock_now(&clock) - start) / 1e9;
+    if (err != OK)
+        fprintf(stderr, "%s\n", e.text);
+    decoder_close(d);
+    model_source_close(source);
+    mem_free(cfg);
+    return err == OK ? seconds : -1.0;
 }
 
 /* The card's limits: bytes read a second, operations a second in bf16 and in e4m3. */
@@ -271,66 +422,124 @@ EXPORT int quern_bench_limits(double out[3])
 #endif
 }
 
-/* Microseconds of one product [rows] x [n_out][n_in], over `copies` matrices in turn so that no cache holds them. */
-EXPORT double quern_bench_product(
-    const char *dtype_text, int fp8, uint32_t n_out, uint32_t n_in, uint32_t rows, uint32_t copies, uint32_t rounds)
-{
 #ifdef QUERN_CUDA
-    const char *why;
-    const struct ops *ops = cuda_ops(&why);
-    struct dev *d = NULL;
-    struct dummy *dummy = NULL;
-    struct error e = {0};
-    struct clock clock;
+/* A matrix several times on a device, so that no cache holds what is read next, and rows to multiply with. */
+struct product_bench {
+    const struct ops *ops;
+    struct dev *d;
+    struct dummy *dummy;
+    struct weight w[4];
+    void *x, *gain, *out;
+    struct acts *in;
+    uint32_t rows_max, n_in;
+};
+
+static void product_close(struct product_bench *p)
+{
+    if (p->d != NULL) {
+        for (size_t i = 0; i < COUNT_OF(p->w); i++)
+            p->ops->weight_drop(p->d, &p->w[i]);
+        p->ops->acts_free(p->d, p->in);
+        p->ops->dev_free(p->d, p->x);
+        p->ops->dev_free(p->d, p->gain);
+        p->ops->dev_free(p->d, p->out);
+        p->ops->dev_close(p->d);
+    }
+    dummy_free(p->dummy);
+}
+
+/* Random rows, and ones for the norm: zeros would be multiplied faster. */
+static enum err product_inputs(struct product_bench *p, struct error *e)
+{
+    const size_t n = (size_t)p->rows_max * p->n_in;
+    float *values = mem_array(n, sizeof *values);
+    if (values == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory");
+    for (size_t i = 0; i < n; i++)
+        values[i] = (float)((uint32_t)i * 2654435761u >> 8) * 0x1p-23f - 1.0f;
+    p->ops->dev_write(p->d, p->x, values, n * sizeof *values);
+    for (size_t i = 0; i < p->n_in; i++)
+        values[i] = 1.0f;
+    p->ops->dev_write(p->d, p->gain, values, p->n_in * sizeof *values);
+    const enum err err = p->ops->dev_wait(p->d, e);
+    mem_free(values);
+    return err;
+}
+
+static enum err product_open(
+    struct product_bench *p, const char *dtype_text, bool fp8, uint32_t n_out, uint32_t n_in, struct error *e)
+{
+    const char *why = "";
     enum dtype dtype;
     struct tensor_view v;
-    struct weight w[16];
-    void *x = NULL, *gain = NULL, *out = NULL;
-    struct acts *in = NULL;
-    const struct dev_options o = {.rows_max = rows, .out_max = rows, .fp8 = fp8 != 0};
+    const struct dev_options o = {.rows_max = p->rows_max, .out_max = p->rows_max, .fp8 = fp8};
+    p->n_in = n_in;
+    p->ops = cuda_ops(&why);
+    if (p->ops == NULL)
+        return FAIL(e, ERR_UNSUPPORTED, "%s", why);
+    TRY(dtype_by_name(str_of(dtype_text), &dtype, e));
+    TRY(dummy_new(dtype, 1, &p->dummy, e));
+    const struct weight_source src = dummy_source(p->dummy);
+    TRY(src.find(src.ctx, "w", 1, n_out, n_in, &v, e));
+    TRY(p->ops->dev_open(&o, &p->d, e));
+    for (size_t i = 0; i < COUNT_OF(p->w); i++)
+        TRY(p->ops->weight_bind(p->d, &v, 1, &p->w[i], e));
+    TRY(p->ops->dev_alloc(p->d, (size_t)p->rows_max * n_in * 4, &p->x, e));
+    TRY(p->ops->dev_alloc(p->d, (size_t)n_in * 4, &p->gain, e));
+    TRY(p->ops->dev_alloc(p->d, (size_t)p->rows_max * n_out * 4, &p->out, e));
+    TRY(p->ops->acts_new(p->d, p->rows_max, n_in, p->w[0].wants, &p->in, e));
+    TRY(product_inputs(p, e));
+    p->ops->norm(p->d, &(struct norm_args){.x = p->x,
+                           .n_rows = p->rows_max,
+                           .n = n_in,
+                           .gain = p->gain,
+                           .eps = 1.0f,
+                           .forms = p->w[0].wants,
+                           .out = p->in});
+    return p->ops->dev_wait(p->d, e);
+}
+
+static enum err product_time(struct product_bench *p, uint32_t rows, uint32_t rounds, double *us, struct error *e)
+{
+    struct clock clock;
+    uint64_t start = 0;
     clock_init(&clock);
-    copies = MIN(copies, (uint32_t)COUNT_OF(w));
-    double seconds = -1e-6;
-    if (ops == NULL || dtype_by_name(str_of(dtype_text), &dtype, &e) != OK || dummy_new(dtype, 1, &dummy, &e) != OK)
-        return -1.0;
-    const struct weight_source src = dummy_source(dummy);
-    bool ok = src.find(src.ctx, "w", 1, n_out, n_in, &v, &e) == OK && ops->dev_open(&o, &d, &e) == OK;
-    memset(w, 0, sizeof w);
-    for (uint32_t i = 0; ok && i < copies; i++)
-        ok = ops->weight_bind(d, &v, 1, &w[i], &e) == OK;
-    ok = ok && ops->dev_alloc(d, (size_t)rows * n_in * 4, &x, &e) == OK &&
-         ops->dev_alloc(d, (size_t)n_in * 4, &gain, &e) == OK &&
-         ops->dev_alloc(d, (size_t)rows * n_out * 4, &out, &e) == OK &&
-         ops->acts_new(d, rows, n_in, w[0].wants, &in, &e) == OK;
-    if (ok) {
-        ops->dev_write(d, x, v.data, MIN((size_t)rows * n_in * 2, v.bytes));
-        ops->norm(d, &(struct norm_args){
-                         .x = x, .n_rows = rows, .n = n_in, .gain = gain, .eps = 1.0f, .forms = w[0].wants, .out = in});
-        uint64_t start = 0;
-        for (uint32_t i = 0; ok && i < 3 + rounds; i++) {
-            if (i == 3) {
-                ok = ops->dev_wait(d, &e) == OK;
-                start = clock_now(&clock);
-            }
-            for (uint32_t k = 0; k < copies; k++)
-                ops->logits(
-                    d, &(struct logits_args){.in = in, .n_rows = rows, .head = &w[k], .scale = 1.0f, .out = out});
+    for (uint32_t i = 0; i < 3 + rounds; i++) {
+        if (i == 3) {
+            TRY(p->ops->dev_wait(p->d, e));
+            start = clock_now(&clock);
         }
-        if (ok && ops->dev_wait(d, &e) == OK)
-            seconds = (double)(clock_now(&clock) - start) / 1e9 / rounds / copies;
+        for (size_t k = 0; k < COUNT_OF(p->w); k++)
+            p->ops->logits(p->d,
+                &(struct logits_args){.in = p->in, .n_rows = rows, .head = &p->w[k], .scale = 1.0f, .out = p->out});
     }
-    if (seconds < 0)
+    TRY(p->ops->dev_wait(p->d, e));
+    *us = (double)(clock_now(&clock) - start) / 1e3 / rounds / COUNT_OF(p->w);
+    return OK;
+}
+#endif
+
+/* Microseconds of products [rows[i]] x [n_out][n_in] made by ways[i] (enum cuda_way), n of them, into us. */
+EXPORT int quern_bench_products(const char *dtype, int fp8, uint32_t n_out, uint32_t n_in, const uint32_t *rows,
+    const int *ways, uint32_t n, uint32_t rounds, double *us)
+{
+#ifdef QUERN_CUDA
+    struct product_bench p = {0};
+    struct error e = {0};
+    for (uint32_t i = 0; i < n; i++)
+        p.rows_max = MAX(p.rows_max, rows[i]);
+    enum err err = product_open(&p, dtype, fp8 != 0, n_out, n_in, &e);
+    for (uint32_t i = 0; err == OK && i < n; i++) {
+        cuda_prefer((enum cuda_way)ways[i]);
+        err = product_time(&p, rows[i], rounds, &us[i], &e);
+    }
+    cuda_prefer(CUDA_WAY_TABLE);
+    product_close(&p);
+    if (err != OK)
         fprintf(stderr, "%s\n", e.text);
-    if (d != NULL) {
-        for (uint32_t i = 0; i < copies; i++)
-            ops->weight_drop(d, &w[i]);
-        ops->acts_free(d, in);
-        ops->dev_close(d);
-    }
-    dummy_free(dummy);
-    return seconds * 1e6;
+    return (int)err;
 #else
-    (void)dtype_text, (void)fp8, (void)n_out, (void)n_in, (void)rows, (void)copies, (void)rounds;
-    return -1.0;
+    (void)dtype, (void)fp8, (void)n_out, (void)n_in, (void)rows, (void)ways, (void)n, (void)rounds, (void)us;
+    return -1;
 #endif
 }

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "cpu/cpu.h"
+#include "engine/testing_device.h"
 #include "engine/testing_engine.h"
 #include "model/model.h"
 #include "model/tokenizer.h"
@@ -232,7 +233,9 @@ static void house_open(struct house *h, const struct stage *st, const struct sto
     static struct ops far;
     far = *cpu_ops();
     far.host_run = NULL;
-    const struct decoder_options d = {.ops = storm->far ? &far : cpu_ops(),
+    const struct decoder_options d = {.ops = storm->device ? device_ops()
+                                             : storm->far  ? &far
+                                                           : cpu_ops(),
         .threads = storm->threads,
         .rows_max = l.rows_max,
         .out_max = l.out_max,
@@ -274,7 +277,7 @@ static void expect_weather(const struct house *h, uint32_t n)
         assert_true(ks.exact + ks.prefix > some && ks.tokens_found > some);
     if (s->n_blocks != 0 && s->n_blocks < 30 && s->sched.prefix_cache)
         assert_true(ks.evicted > some);
-    if (s->late && n >= 100 && s->spec == SPEC_NONE)
+    if ((s->late || s->device) && n >= 100 && s->spec == SPEC_NONE)
         assert_true(ss.surplus_rows > 0);
     if (h->en->o.sched.spec_always)
         assert_true(ss.spec.accepted > some && ss.spec.tokens > ss.spec.accepted);
@@ -477,6 +480,10 @@ static void run_list(struct stage *st)
             recomputing),
         with((struct storm){.name = "far, swap, evicting", .far = true, .noise = true, .n_blocks = 24}, swapping),
         with((struct storm){.name = "far, late, threaded", .far = true, .late = true, .threaded = true}, continuous),
+        with((struct storm){.name = "device, swap, evicting, noise", .device = true, .noise = true, .n_blocks = 24},
+            swapping),
+        with((struct storm){.name = "device, recompute, hot", .device = true, .threaded = true, .hot = true},
+            recomputing),
     };
     for (uint32_t i = 0; i < COUNT_OF(storms); i++)
         if (st->m->only == 0 || (st->m->only >> i & 1) != 0)
@@ -495,6 +502,10 @@ static void run_guesses(struct stage *st)
             prefill_first),
         with((struct storm){.name = "draft, reserve, target", .spec = SPEC_DRAFT, .n_blocks = 30}, reserving),
         with((struct storm){.name = "ngram, far, swap", .spec = SPEC_NGRAM, .far = true, .n_blocks = 24}, swapping),
+        with((struct storm){.name = "ngram, device, swap", .spec = SPEC_NGRAM, .device = true, .n_blocks = 24},
+            swapping),
+        with((struct storm){.name = "draft, device, noise", .spec = SPEC_DRAFT, .device = true, .noise = true},
+            continuous),
     };
     for (uint32_t i = 0; i < COUNT_OF(storms); i++)
         if (st->m->only == 0 || (st->m->only >> (16 + i) & 1) != 0)

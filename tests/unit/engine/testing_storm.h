@@ -43,8 +43,9 @@ struct storm {
     uint32_t n_blocks;          /* 0 = plenty */
     uint32_t threads;
     bool late, hot, threaded;
-    bool far;   /* as if the device's memory were not the host's */
-    bool noise; /* others come and are cancelled */
+    bool device; /* testing_device.h: chooses by itself, and the loop is a step ahead */
+    bool far;    /* as if the device's memory were not the host's */
+    bool noise;  /* others come and are cancelled */
     enum spec_method spec;
 };
 

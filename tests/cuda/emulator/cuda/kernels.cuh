@@ -1,0 +1,422 @@
+/* What src/cuda/kernels.cuh gives to kernels, on the host: the kernels of the room, compiled as plain C++ with this
+ * header in the place of that one, run without a card. A thread of the device is a fiber; fibers take turns, and a
+ * barrier is a turn that waits. So indices, bounds, barriers and the order of sums are tested as they are written. What
+ * is not: the machine's own (memory ordering, overlap of launches, how fast it is).
+ *
+ * Blocks run one after the other, blocks of a cluster together. Shared memory begins as NaN. Asynchronous copies arrive
+ * only when they are waited for, so that a missing wait is seen. */
+#ifndef EMULATOR_KERNELS_CUH
+#define EMULATOR_KERNELS_CUH
+
+#include "cuda/cuda_int.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+#include <vector>
+
+#undef __device__
+#undef __forceinline__
+#undef __global__
+#undef __grid_constant__
+#undef __host__
+#undef __launch_bounds__
+#undef __shared__
+#define __device__
+#define __forceinline__ inline
+#define __global__
+#define __grid_constant__
+#define __host__
+#define __launch_bounds__(...)
+#define __shared__ static /* one block at a time has such variables */
+
+#define ALL_LANES         0xffffffffu
+#define LOG2E             1.4426950408889634f
+#define SHARED_ROOM(name) uint4 *name = (uint4 *)emulated_block().shared
+
+/* ---- fibers --------------------------------------------------------------------------------------------------------
+ */
+
+struct emulated_block_state {
+    unsigned char *shared;
+    uint3 index;
+    uint32_t n_here;
+    uint64_t turn; /* of the barrier */
+};
+
+/* What the lanes of a warp show each other; two sides, so that one meeting an exchange is enough. */
+struct emulated_warp {
+    uint32_t n_here;
+    uint64_t turn, n_shown[32];
+    uint32_t a[2][32][4], b[2][32][2], word[2][32];
+    const void *row[2][32];
+};
+
+struct emulated_copy {
+    void *to;
+    const void *from;
+    bool there;
+};
+
+struct emulated_copies {
+    std::vector<std::vector<emulated_copy>> groups;
+    std::vector<emulated_copy> open;
+};
+
+struct emulated_fiber {
+    void *sp;
+    std::vector<unsigned char> stack;
+    uint3 thread;
+    uint32_t block, warp;
+    bool is_done;
+    emulated_copies copies;
+};
+
+extern emulated_fiber *emulated_now;
+extern uint3 emulated_grid, emulated_size;
+
+emulated_block_state &emulated_block();
+emulated_block_state &emulated_neighbour(uint32_t rank);
+emulated_warp &emulated_lanes();
+void emulated_meet_block();
+void emulated_meet_cluster();
+void emulated_meet_warp();
+void emulated_run(dim3 grid, uint32_t threads, size_t shared, uint32_t cluster, const std::function<void()> &body);
+
+#define threadIdx (emulated_now->thread)
+#define blockIdx  (emulated_block().index)
+#define gridDim   emulated_grid
+#define blockDim  emulated_size
+
+inline void __syncthreads()
+{
+    emulated_meet_block();
+}
+inline void __syncwarp()
+{
+    emulated_meet_warp();
+}
+template <int THREADS> inline void meet()
+{
+    emulated_meet_block();
+}
+inline void cluster_meet()
+{
+    emulated_meet_cluster();
+}
+inline float cluster_read(const float *shared, uint32_t rank)
+{
+    const size_t at = (size_t)((const unsigned char *)shared - emulated_block().shared);
+    return *(const float *)(emulated_neighbour(rank).shared + at);
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------------------
+ */
+
+inline void launch_wait()
+{
+}
+inline void launch_next()
+{
+}
+inline void __threadfence()
+{
+}
+inline void look_ahead(const struct ahead &, uint32_t, uint32_t)
+{
+}
+
+template <typename... P, typename... A>
+void cuda_launch_cluster(
+    struct dev *, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, uint32_t cluster, A... args)
+{
+    emulated_run(grid, threads, shared, cluster, [=] { kernel(P(args)...); });
+}
+template <typename... P, typename... A>
+void cuda_launch(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, A... args)
+{
+    cuda_launch_cluster(d, kernel, grid, threads, shared, 1, args...);
+}
+template <typename... P, typename... A>
+void cuda_launch_beside(struct dev *d, void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, A... args)
+{
+    cuda_launch_cluster(d, kernel, grid, threads, shared, 1, args...);
+}
+
+/* ---- arithmetic ----------------------------------------------------------------------------------------------------
+ */
+
+inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+inline float __fsub_rn(float a, float b)
+{
+    return a - b;
+}
+inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+inline float __fmaf_rn(float a, float b, float c)
+{
+    return std::fma(a, b, c);
+}
+inline double __dadd_rn(double a, double b)
+{
+    return a + b;
+}
+inline double __dsub_rn(double a, double b)
+{
+    return a - b;
+}
+inline double __dmul_rn(double a, double b)
+{
+    return a * b;
+}
+inline double __ddiv_rn(double a, double b)
+{
+    return a / b;
+}
+inline float __fdividef(float a, float b)
+{
+    return a / b;
+}
+inline float exp2_fast(float x)
+{
+    return std::exp2(x);
+}
+template <class To, class From> To emulated_bits(From x)
+{
+    static_assert(sizeof(To) == sizeof(From));
+    To y;
+    std::memcpy(&y, &x, sizeof y);
+    return y;
+}
+inline float __uint_as_float(uint32_t x)
+{
+    return emulated_bits<float>(x);
+}
+inline uint32_t __float_as_uint(float x)
+{
+    return emulated_bits<uint32_t>(x);
+}
+inline long long __double_as_longlong(double x)
+{
+    return emulated_bits<long long>(x);
+}
+inline double __longlong_as_double(long long x)
+{
+    return emulated_bits<double>(x);
+}
+inline __half2 __hfma2(__half2 a, __half2 b, __half2 c)
+{
+    const auto one = [](__half x, __half y, __half z) {
+        return __double2half((double)__half2float(x) * (double)__half2float(y) + (double)__half2float(z));
+    };
+    return __halves2half2(
+        one(__low2half(a), __low2half(b), __low2half(c)), one(__high2half(a), __high2half(b), __high2half(c)));
+}
+inline uint32_t and_or(uint32_t a, uint32_t b, uint32_t c)
+{
+    return (a & b) | c;
+}
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t select)
+{
+    const uint64_t bytes = (uint64_t)y << 32 | x;
+    uint32_t out = 0;
+    for (int i = 0; i < 4; i++)
+        out |= (uint32_t)(bytes >> 8 * (select >> 4 * i & 7) & 255) << 8 * i;
+    return out;
+}
+using std::isfinite;
+template <class A, class B> auto min(A a, B b)
+{
+    using C = std::common_type_t<A, B>;
+    return std::min<C>((C)a, (C)b);
+}
+template <class A, class B> auto max(A a, B b)
+{
+    using C = std::common_type_t<A, B>;
+    return std::max<C>((C)a, (C)b);
+}
+template <class T, class U> T atomicAdd(T *p, U x)
+{
+    const T before = *p;
+    *p += x;
+    return before;
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------
+ */
+
+template <class T> T __ldg(const T *p)
+{
+    return *p;
+}
+template <class T> T __ldcg(const T *p)
+{
+    return *p;
+}
+inline uint4 load_once(const void *p)
+{
+    assert((uintptr_t)p % 16 == 0);
+    return *(const uint4 *)p;
+}
+inline uint4 load_shared(const void *p)
+{
+    assert((uintptr_t)p % 16 == 0);
+    return *(const uint4 *)p;
+}
+inline void copy_async(void *to, const void *from, bool there)
+{
+    assert((uintptr_t)to % 16 == 0 && (!there || (uintptr_t)from % 16 == 0));
+    emulated_now->copies.open.push_back({to, from, there});
+}
+inline void copy_commit()
+{
+    emulated_now->copies.groups.push_back(emulated_now->copies.open);
+    emulated_now->copies.open.clear();
+}
+template <int LEFT> void copy_wait()
+{
+    auto &groups = emulated_now->copies.groups;
+    while (groups.size() > LEFT) {
+        for (const emulated_copy &c : groups[0])
+            if (c.there)
+                std::memcpy(c.to, c.from, 16);
+            else
+                std::memset(c.to, 0, 16);
+        groups.erase(groups.begin());
+    }
+}
+
+/* ---- activations ---------------------------------------------------------------------------------------------------
+ */
+
+struct act_rows {
+    float *f32;
+    __half *f16;
+    __nv_bfloat16 *bf16;
+};
+inline void act_put(struct act_rows out, size_t at, float x)
+{
+    if (out.f32 != NULL)
+        out.f32[at] = x;
+    if (out.f16 != NULL)
+        out.f16[at] = __float2half_rn(x);
+    if (out.bf16 != NULL)
+        out.bf16[at] = __float2bfloat16_rn(x);
+}
+inline void act_put4(struct act_rows out, size_t at, float4 x)
+{
+    act_put(out, at, x.x);
+    act_put(out, at + 1, x.y);
+    act_put(out, at + 2, x.z);
+    act_put(out, at + 3, x.w);
+}
+inline float glu_of(float gate, float up, enum glu)
+{
+    return gate / (1.0f + std::exp(-gate)) * up;
+}
+inline void float_store(void *p, size_t at, enum dtype dtype, float x)
+{
+    switch (dtype) {
+    case DTYPE_F16: ((__half *)p)[at] = __float2half_rn(x); break;
+    case DTYPE_BF16: ((__nv_bfloat16 *)p)[at] = __float2bfloat16_rn(x); break;
+    default: ((float *)p)[at] = x; break;
+    }
+}
+
+/* ---- the warp and its matrix unit -----------------------------------------------------------------------------------
+ */
+
+/* Which side this lane shows its next thing on. */
+inline uint32_t emulated_side()
+{
+    return (uint32_t)(emulated_lanes().n_shown[threadIdx.x % 32]++ & 1);
+}
+template <class T> T emulated_exchange(T x, uint32_t lane)
+{
+    emulated_warp &w = emulated_lanes();
+    const uint32_t side = emulated_side();
+    w.word[side][threadIdx.x % 32] = emulated_bits<uint32_t>(x);
+    emulated_meet_warp();
+    return emulated_bits<T>(w.word[side][lane]);
+}
+template <class T> T __shfl_up_sync(unsigned, T x, int step)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    return emulated_exchange(x, lane >= (uint32_t)step ? lane - step : lane);
+}
+template <class T> T __shfl_xor_sync(unsigned, T x, int other)
+{
+    return emulated_exchange(x, threadIdx.x % 32 ^ other);
+}
+
+inline float emulated_half(__half, uint32_t word, int high)
+{
+    return __half2float(__ushort_as_half((unsigned short)(word >> 16 * high)));
+}
+inline float emulated_half(__nv_bfloat16, uint32_t word, int high)
+{
+    return __uint_as_float(word >> 16 * high << 16);
+}
+
+/* The layout is written above mma in src/cuda/kernels.cuh. */
+template <class T>
+void mma(T type, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    emulated_warp &w = emulated_lanes();
+    const uint32_t lane = threadIdx.x % 32, side = emulated_side(), g = lane / 4, t = lane % 4;
+    const uint32_t a[4] = {a0, a1, a2, a3};
+    std::memcpy(w.a[side][lane], a, sizeof a);
+    w.b[side][lane][0] = b0;
+    w.b[side][lane][1] = b1;
+    emulated_meet_warp();
+    for (int e = 0; e < 4; e++) {
+        const uint32_t low_row = e / 2, column = 2 * t + e % 2;
+        float sum = 0.0f;
+        for (uint32_t k = 0; k < 16; k++)
+            sum += emulated_half(type, w.a[side][4 * g + k % 8 / 2][low_row + k / 8 * 2], k % 2) *
+                   emulated_half(type, w.b[side][4 * column + k % 8 / 2][k / 8], k % 2);
+        c[e] += sum;
+    }
+}
+
+inline uint32_t pack2(__half, float low, float high)
+{
+    return emulated_bits<uint32_t>(__floats2half2_rn(low, high));
+}
+inline uint32_t pack2(__nv_bfloat16, float low, float high)
+{
+    return emulated_bits<uint32_t>(__floats2bfloat162_rn(low, high));
+}
+
+/* Matrix m's row i is the address that lane 8m + i gave. A lane gets two neighbours of row lane / 4, or of its column.
+ */
+template <bool TRANSPOSED> void load_matrices(uint32_t r[4], const void *shared_row)
+{
+    emulated_warp &w = emulated_lanes();
+    const uint32_t lane = threadIdx.x % 32, side = emulated_side();
+    w.row[side][lane] = shared_row;
+    emulated_meet_warp();
+    for (uint32_t m = 0; m < 4; m++) {
+        const auto at = [&](uint32_t i, uint32_t k) { return (uint32_t)((const uint16_t *)w.row[side][8 * m + i])[k]; };
+        const uint32_t one = 2 * (lane % 4), two = one + 1, other = lane / 4;
+        r[m] = TRANSPOSED ? at(one, other) | at(two, other) << 16 : at(other, one) | at(other, two) << 16;
+    }
+}
+
+#endif
