@@ -1,0 +1,105 @@
+/* Pieces of matrices brought into shared memory by the copy engine (compute capability 9.0): one thread asks for a box
+ * of rows, nothing else of the multiprocessor is busy with it, and a barrier in shared memory says when it has come.
+ *
+ * A matrix of 16-byte multiples is seen as columns of 128 bytes: a box is `rows` neighbouring rows of `cols`
+ * neighbouring columns, and lies in shared memory column by column, [cols][rows][128 bytes], from a multiple of 1 KB.
+ * Within a row of a column the 16-byte units are swapped: unit u lies at u ^ (row % 8), so that eight rows' units of
+ * one number meet in no bank. What lies outside of the matrix comes as zeros. */
+#ifndef CUDA_TMA_CUH
+#define CUDA_TMA_CUH
+
+#include "cuda/cuda_int.h"
+
+#include <cuda.h>
+
+#define TMA_COLUMN 128  /* bytes of a column */
+#define TMA_ATOM   1024 /* bytes that boxes are aligned to */
+
+/* tma.cu: the matrix of n_rows rows of row_bytes, which lie pitch bytes apart, in boxes of rows x cols; false where the
+ * driver refuses, which is noted. */
+bool tma_map(struct dev *d, CUtensorMap *map, const void *matrix, uint64_t n_rows, uint64_t row_bytes, uint64_t pitch,
+    uint32_t rows, uint32_t cols);
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers in shared memory -------------------------------------------------------------------------------------
+ */
+
+__device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t *b)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
+#endif
+}
+
+/* An arrival, and so many bytes to come. */
+__device__ __forceinline__ void barrier_arrive_expect(uint64_t *b, uint32_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes) : "memory");
+#endif
+}
+
+/* The barrier's round of this parity is over. */
+__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t done;
+    do
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(shared_at(b)), "r"(parity)
+                     : "memory");
+    while (done == 0);
+#endif
+}
+
+/* Barriers that were just made are seen by the copy engine too. */
+__device__ __forceinline__ void barrier_publish()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+/* ---- boxes ---------------------------------------------------------------------------------------------------------
+ */
+
+/* The map is needed soon. */
+__device__ __forceinline__ void tma_prefetch(const CUtensorMap *map)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+#endif
+}
+
+/* The box from column `col` and row `row` on; b gets its bytes. By one thread. */
+__device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, uint32_t col, uint32_t row, uint64_t *b)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
+                 "%5}], [%2];" ::"r"(shared_at(to)),
+                 "l"(map), "r"(shared_at(b)), "r"(0), "r"(row), "r"(col)
+                 : "memory");
+#endif
+}
+
+/* Where 16-byte unit u of a row of a box lies; a box of `rows` rows. */
+__device__ __forceinline__ uint32_t tma_unit(uint32_t rows, uint32_t row, uint32_t u)
+{
+    return (u / 8 * rows + row) * TMA_COLUMN + (u % 8 ^ row % 8) * 16;
+}
+
+#endif
+#endif
