@@ -110,6 +110,8 @@ static void add_all(struct server *s, const struct engine_stats *st, bool map, s
     buf_addf(b, "\"running\":%u,\"waiting\":%u,\"swapped\":%u,\"paused\":%u,\"max_num_seqs\":%u,\"context\":%u,",
         st->sched.n_running, st->sched.n_waiting, st->sched.n_swapped, st->sched.n_paused, sv->sched.max_num_seqs,
         sv->fit.context);
+    buf_addf(b, "\"weights_dtype\":\"%s\",\"kv_cache_dtype\":\"%s\",", dtype_name(sv->fit.work_dtype),
+        dtype_name(sv->fit.kv_dtype));
     add_kv(s, st, b);
     add_counts(st, b);
     add_guesses(st, b);

@@ -13,6 +13,7 @@
 #include "base/limits.h"
 #include "base/machine.h"
 #include "base/mem.h"
+#include "cli/fit.h"
 #include "format/format_gguf.h"
 #include "model/arch.h"
 #include "model/model.h"
@@ -59,18 +60,6 @@ static void count_tensors(struct inspect *x)
     }
 }
 
-static enum dtype kv_dtype(int choice)
-{
-    static const enum dtype dtypes[KV_DTYPE_COUNT] = {[KV_AUTO] = DTYPE_F16,
-        [KV_F32] = DTYPE_F32,
-        [KV_F16] = DTYPE_F16,
-        [KV_BF16] = DTYPE_BF16,
-
-        [KV_Q8_0] = DTYPE_Q8_0,
-        [KV_Q4_0] = DTYPE_Q4_0};
-    return dtypes[choice];
-}
-
 static enum err estimate_memory(struct inspect *x, const struct options *o, struct error *e)
 {
     const struct model_config *c = &x->config;
@@ -79,7 +68,7 @@ static enum err estimate_memory(struct inspect *x, const struct options *o, stru
             (unsigned long long)o->max_model_len, c->context_length);
     x->max_len = o->max_model_len != 0 ? o->max_model_len : c->context_length;
     x->n_seqs = MAX(o->max_num_seqs, (uint64_t)1);
-    x->kv_dtype = kv_dtype(o->kv_cache_dtype);
+    x->kv_dtype = fit_kv_dtype(o->kv_cache_dtype);
     x->memory_bytes = o->memory_bytes != 0 ? o->memory_bytes : machine_memory_bytes();
     x->kv_known = c->arch_known && x->max_len != 0;
     if (x->kv_known) {

@@ -104,6 +104,7 @@ enum err load_describe(struct load *l, const struct options *o, const struct loa
             return error_prefix(e, "this model cannot run");
     }
     struct fit_wants wants = fit_wants_of(o, CHAT_ROWS_MAX, w->out_rows);
+    wants.ops = l->ops;
     if (wants.memory_bytes == 0 && l->ops != NULL && l->ops->memory_free != NULL)
         wants.memory_bytes = l->ops->memory_free();
     return fit_measure(&l->fit, &l->config, dummy ? NULL : l->source, &wants, e);
@@ -195,6 +196,7 @@ static enum err open_decoder(
         .block_tokens = FIT_BLOCK_TOKENS,
         .n_blocks = (l->fit.context + FIT_BLOCK_TOKENS - 1) / FIT_BLOCK_TOKENS,
         .deterministic = o->deterministic,
+        .fp8 = o->quantization == QUANTIZATION_FP8,
         .progress = note_progress_step,
         .progress_ctx = &progress,
         .stop = stop};
@@ -252,7 +254,7 @@ static void say_loaded(const struct load *l, const struct options *o, uint64_t s
         snprintf(threads, sizeof threads, ", %u thread%s", l->threads, l->threads == 1 ? "" : "s");
     note(o, "%s: %s %s%s on %s%s, context %u (%s), ready in %.2f s", l->name,
         inspect_show_bytes(l->fit.weight_bytes, bytes), o->load_format == LOAD_DUMMY ? "of random " : "",
-        dtype_name(l->fit.main_dtype), l->ops->name, threads, l->fit.context, reasons[l->fit.reason],
+        dtype_name(l->fit.work_dtype), l->ops->name, threads, l->fit.context, reasons[l->fit.reason],
         (double)(clock_now(clock) - start_ns) / 1e9);
 }
 

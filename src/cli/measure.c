@@ -98,11 +98,12 @@ static enum err rig_buffers(struct bench_rig *g, struct error *e)
     return ops->dev_wait(g->dev, e);
 }
 
-static enum err rig_init(struct bench_rig *g, enum dtype dtype, uint32_t threads, struct error *e)
+static enum err rig_init(struct bench_rig *g, const struct fit *f, uint32_t threads, struct error *e)
 {
-    const struct dev_options options = {.threads = threads, .rows_max = g->rows, .out_max = g->rows};
+    const struct dev_options options = {
+        .threads = threads, .rows_max = g->rows, .out_max = g->rows, .fp8 = f->work_dtype != f->main_dtype};
     TRY(g->ops->dev_open(&options, &g->dev, e));
-    TRY(dummy_new(dtype, 1, &g->dummy, e));
+    TRY(dummy_new(f->main_dtype, 1, &g->dummy, e));
     const struct weight_source src = dummy_source(g->dummy);
     struct tensor_view v;
     TRY(src.find(src.ctx, "measure.weight", 1, g->n_out, g->n_in, &v, e));
@@ -139,35 +140,36 @@ static enum err time_product(
     return OK;
 }
 
-static enum err measure_products(const struct ops *ops, enum dtype dtype, uint32_t n_in, uint32_t n_out, uint32_t rows,
-    uint32_t threads, const struct clock *clock, double *rate, struct error *e)
+static enum err measure_products(const struct ops *ops, const struct fit *f, uint32_t n_in, uint32_t n_out,
+    uint32_t rows, uint32_t threads, const struct clock *clock, double *rate, struct error *e)
 {
     struct bench_rig g = {.ops = ops, .n_in = n_in, .n_out = n_out, .rows = rows};
     uint64_t ns = 1;
-    enum err err = rig_init(&g, dtype, threads, e);
+    enum err err = rig_init(&g, f, threads, e);
     if (err == OK)
         err = time_product(&g, rows, clock, &ns, e);
-    const double work = rows == 1 ? (double)g.w.row_bytes * n_out : 2.0 * (double)rows * n_in * n_out;
+    const double row_bytes = f->work_dtype != f->main_dtype ? (double)n_in : (double)g.w.row_bytes;
+    const double work = rows == 1 ? row_bytes * n_out : 2.0 * (double)rows * n_in * n_out;
     *rate = work * 1e9 / (double)ns;
     rig_fini(&g);
     return err;
 }
 
 enum err measure_machine(
-    const struct ops *ops, enum dtype dtype, uint32_t n_in, uint32_t threads, struct measured *m, struct error *e)
+    const struct ops *ops, const struct fit *f, uint32_t n_in, uint32_t threads, struct measured *m, struct error *e)
 {
     struct clock clock;
     clock_init(&clock);
     const uint64_t start = clock_now(&clock);
     *m = (struct measured){0};
     size_t row_bytes = 0;
-    if (dtype_bytes(dtype, n_in, &row_bytes, NULL) != OK)
+    if (dtype_bytes(f->work_dtype, n_in, &row_bytes, NULL) != OK)
         row_bytes = n_in; /* dummy weights take a smaller block then */
     const uint32_t n_out = (uint32_t)(MATRIX_BYTES / MAX(row_bytes, (size_t)1)) / 16 * 16;
     TRY(measure_reading(threads, m, &clock, e));
-    TRY(measure_products(ops, dtype, n_in, MAX(n_out, 16u), 1, threads, &clock, &m->vector_bytes_s, e));
+    TRY(measure_products(ops, f, n_in, MAX(n_out, 16u), 1, threads, &clock, &m->vector_bytes_s, e));
     const uint32_t few = MAX((1u << 19) / n_in / 16 * 16, 16u);
-    TRY(measure_products(ops, dtype, n_in, few, MANY_ROWS, threads, &clock, &m->matrix_flops, e));
+    TRY(measure_products(ops, f, n_in, few, MANY_ROWS, threads, &clock, &m->matrix_flops, e));
     m->seconds = (double)(clock_now(&clock) - start) / 1e9;
     return OK;
 }

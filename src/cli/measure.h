@@ -5,7 +5,7 @@
 #ifndef CLI_MEASURE_H
 #define CLI_MEASURE_H
 
-#include "tensor/ops.h"
+#include "model/fit.h"
 
 struct measured {
     double read_bytes_s;   /* plain reading of memory by all threads: the limit for anything that decodes */
@@ -14,8 +14,8 @@ struct measured {
     double seconds;        /* what measuring took */
 };
 
-/* n_in: a width that the model has. Weights of that dtype, random. */
-enum err measure_machine(const struct ops *ops, enum dtype dtype, uint32_t n_in, uint32_t threads, struct measured *out,
-    struct error *e) MUST_CHECK;
+/* n_in: a width that the model has. Weights of its dtype, random, as f says they are computed. */
+enum err measure_machine(const struct ops *ops, const struct fit *f, uint32_t n_in, uint32_t threads,
+    struct measured *out, struct error *e) MUST_CHECK;
 
 #endif

@@ -77,7 +77,8 @@ enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_COUNT };
 /* 0 = what --tune says, else the first of the scheduler's own; then one more than the scheduler's enums. */
 enum batching_choice { BATCHING_AUTO, BATCHING_COUNT = 6 };
 enum order_choice { ORDER_AUTO, ORDER_CHOICE_COUNT = 6 };
-enum kv_dtype_choice { KV_AUTO, KV_F32, KV_F16, KV_BF16, KV_Q8_0, KV_Q4_0, KV_DTYPE_COUNT };
+enum kv_dtype_choice { KV_AUTO, KV_F32, KV_F16, KV_BF16, KV_FP8, KV_Q8_0, KV_Q4_0, KV_DTYPE_COUNT };
+enum quantization_choice { QUANTIZATION_NONE, QUANTIZATION_FP8, QUANTIZATION_COUNT };
 
 /* The resolved options: one field per row of options_table.c. Fields of options that the running verb does not take
  * hold their defaults. Strings are borrowed from argv or from the config file's text and live as long as the process.
@@ -96,6 +97,7 @@ struct options {
     bool offline;
     int load_format;  /* enum load_format */
     int weight_dtype; /* 0 = auto, else an index into option_weight_dtypes */
+    int quantization; /* enum quantization_choice */
     int device;       /* enum device_choice */
     bool deterministic;
     uint64_t threads; /* 0 = one per core */

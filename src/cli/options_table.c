@@ -6,9 +6,11 @@
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
 
-static const char *const kv_dtypes[] = {"auto", "f32", "f16", "bf16", "q8_0", "q4_0", NULL};
+static const char *const kv_dtypes[] = {"auto", "f32", "f16", "bf16", "fp8", "q8_0", "q4_0", NULL};
 _Static_assert(COUNT_OF(kv_dtypes) == KV_DTYPE_COUNT + 1, "the words follow enum kv_dtype_choice");
 
+static const char *const quantizations[] = {"none", "fp8", NULL};
+_Static_assert(COUNT_OF(quantizations) == QUANTIZATION_COUNT + 1, "the words follow enum quantization_choice");
 static const char *const load_formats[] = {"auto", "dummy", NULL};
 _Static_assert(COUNT_OF(load_formats) == LOAD_FORMAT_COUNT + 1, "the words follow enum load_format");
 static const char *const devices[] = {"auto", "cpu", "cuda", NULL};
@@ -91,6 +93,15 @@ static const struct option_row rows[] = {
         .value = "TYPE",
         .help = "Type of dummy weights: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k or "
                 "auto, which is q8_0. Weights of a file are computed as they are stored."},
+    {.name = "quantization",
+        .type = OPTION_ENUM,
+        .group = GROUP_MODEL,
+        .field = FIELD(quantization),
+        .choices = quantizations,
+        .fallback = "none",
+        .verbs = "bench plan run score serve",
+        .help = "With 'fp8', matrices of BF16, F16 or F32 are made F8_E4M3 with a scale per output row while they are "
+                "loaded, and computed so: half the bytes of BF16. Needs a CUDA device of compute capability 9.0."},
 
     /* Machine */
     {.name = "device",
@@ -151,7 +162,7 @@ static const struct option_row rows[] = {
         .choices = kv_dtypes,
         .fallback = "auto",
         .verbs = "bench inspect plan run score serve",
-        .help = "How keys and values are stored; 'auto' is f16."},
+        .help = "How keys and values are stored; 'auto' is f16, 'fp8' is F8_E4M3 and needs a CUDA device."},
     {.name = "memory",
         .type = OPTION_SIZE,
         .group = GROUP_MEMORY,

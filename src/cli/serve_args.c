@@ -86,6 +86,7 @@ enum err serve_args(const struct options *o, const char *path, const char *copie
         .ops_fallback = o->device == DEVICE_AUTO ? cpu_ops() : NULL,
         .threads = (uint32_t)o->threads,
         .deterministic = o->deterministic,
+        .fp8 = o->quantization == QUANTIZATION_FP8,
         .max_model_len = (uint32_t)o->max_model_len,
         .kv_dtype = fit_kv_dtype(o->kv_cache_dtype),
         .n_blocks = (uint32_t)o->kv_blocks,

@@ -97,7 +97,7 @@ static enum err measure_limits(struct bench_run *b, struct error *e)
     struct team *team;
     const struct load *l = b->load;
     clock_init(&clock);
-    TRY(measure_machine(l->ops, l->fit.main_dtype, l->config.hidden, l->threads, &m, e));
+    TRY(measure_machine(l->ops, &l->fit, l->config.hidden, l->threads, &m, e));
     b->read_bytes_s = m.read_bytes_s;
     struct peak_job *job = mem_zalloc(sizeof *job);
     if (job == NULL)
@@ -171,7 +171,7 @@ static void print_json(const struct bench_run *b, struct out *out)
     const struct load *l = b->load;
     out_text(out, "{\"model\":");
     out_json_str(out, str_of(l->name));
-    out_printf(out, ",\"dtype\":\"%s\",\"device\":\"%s\",\"threads\":%u,", dtype_name(l->fit.main_dtype), l->ops->name,
+    out_printf(out, ",\"dtype\":\"%s\",\"device\":\"%s\",\"threads\":%u,", dtype_name(l->fit.work_dtype), l->ops->name,
         l->threads);
     out_printf(out, "\"read_bytes_s\":%.0f,\"peak_ops_s\":%.0f,\"results\":[", b->read_bytes_s, b->peak_ops_s);
     for (size_t i = 0, n = 0; i < COUNT_OF(tests); i++) {
@@ -188,7 +188,7 @@ static void print_text(const struct bench_run *b, struct out *out)
     const struct load *l = b->load;
     char bytes[24];
     out_printf(out, "%s, %s %s on %s, %u threads\n", l->name, inspect_show_bytes(l->fit.weight_bytes, bytes),
-        dtype_name(l->fit.main_dtype), l->ops->name, l->threads);
+        dtype_name(l->fit.work_dtype), l->ops->name, l->threads);
     out_printf(out, "limits: reading %.1f GB/s, arithmetic %.0f GOP/s\n\n", b->read_bytes_s / 1e9, b->peak_ops_s / 1e9);
     out_printf(out, "%-10s %10s %12s %12s\n", "test", "tok/s", "of memory", "of compute");
     for (size_t i = 0; i < COUNT_OF(tests); i++) {
@@ -221,8 +221,11 @@ static enum err open_model(struct bench_run *b, struct error *e)
         src = dummy_source(l->dummy);
     } else
         src = decoder_file_source(l->source);
-    b->d = (struct decoder_options){
-        .ops = l->ops, .threads = l->threads, .kv_dtype = l->fit.kv_dtype, .deterministic = o->deterministic};
+    b->d = (struct decoder_options){.ops = l->ops,
+        .threads = l->threads,
+        .kv_dtype = l->fit.kv_dtype,
+        .deterministic = o->deterministic,
+        .fp8 = o->quantization == QUANTIZATION_FP8};
     bench_options(&b->d, l->fit.context);
     TRY(decoder_open(&src, &l->config, &b->d, &l->decoder, e));
     return bench_new(l->decoder, &b->d, &b->bench, e);

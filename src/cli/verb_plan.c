@@ -111,7 +111,7 @@ static void print_text(const struct plan *p, struct out *out)
     out_printf(out, ", %.2f M parameters", (double)f->n_params / 1e6);
     if (f->active_params < f->n_params * 9 / 10)
         out_printf(out, " (%.2f M at work for a token)", (double)f->active_params / 1e6);
-    out_printf(out, ", mostly %s\n", dtype_name(f->main_dtype));
+    out_printf(out, ", mostly %s\n", dtype_name(f->work_dtype));
     out_printf(out, "machine     %s, %u threads: reads %.1f GB/s, weights %.1f GB/s, computes %.1f GFLOP/s\n",
         p->load->ops->name, p->load->threads, p->m.read_bytes_s / 1e9, p->m.vector_bytes_s / 1e9,
         p->m.matrix_flops / 1e9);
@@ -141,7 +141,7 @@ static void print_json(const struct plan *p, struct out *out)
     out_text(out, "{\"model\":");
     out_json_str(out, str_of(p->load->name));
     out_printf(out, ",\"parameters\":%llu,\"active_parameters\":%llu,\"weights_dtype\":\"%s\",\"backend\":\"%s\"",
-        (unsigned long long)f->n_params, (unsigned long long)f->active_params, dtype_name(f->main_dtype),
+        (unsigned long long)f->n_params, (unsigned long long)f->active_params, dtype_name(f->work_dtype),
         p->load->ops->name);
     out_printf(out, ",\"threads\":%u,\"max_model_len\":%u,\"max_num_seqs\":%llu,\"memory\":{\"weights_bytes\":%llu",
         p->load->threads, p->max_len, (unsigned long long)p->n_seqs, (unsigned long long)f->weight_bytes);
@@ -175,7 +175,7 @@ static enum err make_plan(struct plan *p, struct out *out, struct error *e)
     p->n_seqs = MAX(p->o->max_num_seqs, (uint64_t)1);
     p->max_len = p->o->max_model_len != 0 ? (uint32_t)p->o->max_model_len : l->config.context_length;
     predict_memory(p);
-    TRY(measure_machine(l->ops, l->fit.main_dtype, l->config.hidden, l->threads, &p->m, e));
+    TRY(measure_machine(l->ops, &l->fit, l->config.hidden, l->threads, &p->m, e));
     predict_speed(p);
     advise(p);
     if (p->o->json)

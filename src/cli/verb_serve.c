@@ -308,10 +308,11 @@ static enum err attach(struct serve *v, struct error *e)
 static void say_ready(const struct serve *v, uint64_t start_ns)
 {
     const struct serving *sv = v->serving;
-    note(v->o, "quern: serving %s at %s (%s, context %u, %u KV blocks of %u tokens, ready in %.2f s)",
+    note(v->o, "quern: serving %s at %s (%s, %s, context %u, %u KV blocks of %u tokens in %s, ready in %.2f s)",
         v->o->served_names.n > 0 ? v->o->served_names.v[0] : v->name, server_url(v->server),
-        v->o->fake_step_us != OPTION_UNSET ? "made-up tokens" : sv->ops->name, sv->fit.context, sv->n_blocks,
-        sv->block_tokens, (double)(clock_now(&v->clock) - start_ns) / 1e9);
+        v->o->fake_step_us != OPTION_UNSET ? "made-up tokens" : sv->ops->name, dtype_name(sv->fit.work_dtype),
+        sv->fit.context, sv->n_blocks, sv->block_tokens, dtype_name(sv->fit.kv_dtype),
+        (double)(clock_now(&v->clock) - start_ns) / 1e9);
 }
 
 static void reload(struct serve *v)

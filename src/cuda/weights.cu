@@ -13,7 +13,6 @@ extern "C" {
 #define SLAB_MOST     ((size_t)1 << 30)
 #define SLAB_ALIGN    256
 #define STAGING_BYTES ((size_t)128 << 20)
-#define F8_ROWS_LEAST 512 /* smaller matrices (a router) stay as they are */
 
 /* ---- slabs ---------------------------------------------------------------------------------------------------------
  */

@@ -127,6 +127,8 @@ static enum err size_it(struct serving *s, const struct serving_options *o, stru
     const bool count_device = o->memory_bytes == 0 && s->ops->memory_free != NULL;
     const struct fit_wants wants = {.kv_dtype = o->kv_dtype,
         .dummy_dtype = o->dummy_dtype,
+        .fp8 = o->fp8,
+        .ops = s->ops,
         .memory_bytes = count_device ? s->ops->memory_free() : o->memory_bytes,
         .rows = sched->max_batched_tokens,
         .out_rows = sched->out_max};
@@ -218,6 +220,7 @@ static enum err open_decoder(
         .block_tokens = s->block_tokens,
         .n_blocks = s->n_blocks,
         .deterministic = o->deterministic,
+        .fp8 = o->fp8,
         .progress = o->progress,
         .progress_ctx = o->progress_ctx,
         .stop = s->stop};
@@ -248,7 +251,8 @@ static enum err measure_swap(struct serving *s, struct error *e)
 static uint64_t numerics_of(const struct serving *s, const struct serving_options *o)
 {
     uint64_t h = hash64(s->ops->name, strlen(s->ops->name), (uint64_t)o->kv_dtype);
-    h = hash64(&o->dummy_seed, sizeof o->dummy_seed, h + (o->dummy ? 1 : 0) + (o->deterministic ? 2 : 0));
+    h = hash64(
+        &o->dummy_seed, sizeof o->dummy_seed, h + (o->dummy ? 1 : 0) + (o->deterministic ? 2 : 0) + (o->fp8 ? 4 : 0));
     for (uint64_t i = 0; s->source != NULL && i < model_tensor_count(s->source); i++) {
         const struct model_tensor *t = model_tensor_at(s->source, i);
         h = hash64(t->name.p, t->name.n, h + t->view.dtype);

@@ -29,6 +29,7 @@ struct serving_options {
     const struct ops *ops_fallback; /* taken when ops cannot run the model; NULL = that is an error */
     uint32_t threads;               /* 0 = one per core */
     bool deterministic;             /* see dev_options */
+    bool fp8;                       /* see decoder_options; the draft stays as it is stored */
 
     uint32_t max_model_len; /* 0 = the model's, at most SERVING_CONTEXT_DEFAULT, and what fits */
     enum dtype kv_dtype;

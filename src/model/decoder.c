@@ -74,8 +74,6 @@ static enum err make_kv(struct decoder *d, struct error *e)
     const struct model_config *c = &d->cfg;
     uint64_t block_bytes;
     size_t row_bytes;
-    if ((d->ops->kv_dtypes >> d->o.kv_dtype & 1) == 0)
-        return FAIL(e, ERR_UNSUPPORTED, "a KV cache of type %s on %s", dtype_name(d->o.kv_dtype), d->ops->name);
     if (d->o.block_tokens == 0 || d->o.block_tokens % 16 != 0)
         return FAIL(e, ERR_INVALID, "block size %u is not a multiple of 16", d->o.block_tokens);
     TRY(decoder_kv_block_bytes(c, d->o.kv_dtype, d->o.block_tokens, &block_bytes, e));
@@ -238,6 +236,11 @@ static enum err check_options(struct decoder *d, struct error *e)
     if (o->context_max > c->context_length)
         return FAIL(e, ERR_INVALID, "a context of %u tokens was asked for; the model has %u", o->context_max,
             c->context_length);
+    if ((d->ops->kv_dtypes >> o->kv_dtype & 1) == 0)
+        return FAIL(
+            e, ERR_UNSUPPORTED, "a KV cache of type %s is not supported on %s", dtype_name(o->kv_dtype), d->ops->name);
+    if (o->fp8 && !d->ops->has_fp8)
+        return FAIL(e, ERR_UNSUPPORTED, "F8 weights are not supported on %s", d->ops->name);
     assert(o->rows_max > 0 && o->out_max > 0 && o->seqs_max > 0 && o->n_blocks > 0);
     return OK;
 }
@@ -294,8 +297,6 @@ enum err decoder_open(const struct weight_source *src, const struct model_config
         .out_max = o->out_max,
         .deterministic = o->deterministic,
         .fp8 = o->fp8};
-    if (err == OK && o->fp8 && !d->ops->has_fp8)
-        err = FAIL(e, ERR_UNSUPPORTED, "F8 weights on %s", d->ops->name);
     if (err == OK)
         err = d->ops->dev_open(&dev, &d->dev, e);
     if (err == OK)

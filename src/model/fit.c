@@ -20,11 +20,22 @@ static uint64_t dummy_bytes(enum dtype dtype, uint64_t n_mats, uint64_t n_out, u
     return n_mats * n_out * (n_in / info->block_elems) * info->block_bytes;
 }
 
+/* Bytes of matrices as they will lie on the device: the rule of cuda/weights.cu, where fp8 was asked for. */
+static uint64_t bytes_on_device(
+    const struct fit *f, enum dtype dtype, uint64_t rows, uint64_t n_out, uint64_t n_in, uint64_t bytes)
+{
+    const bool made_f8 = f->work_dtype == DTYPE_F8_E4M3 && dtype_info(dtype)->block_bytes > 1 &&
+                         (dtype_info(dtype)->flags & DTYPE_IS_FLOAT) && n_in % 16 == 0 && n_out >= F8_ROWS_LEAST;
+    return made_f8 ? rows * (n_in + sizeof(float)) : bytes;
+}
+
 /* One kind of matrix into the sums. used of n_mats take part in a token; a table that is only looked up has none. */
 static void add_matrix(
     struct fit *f, enum dtype dtype, uint64_t n_mats, uint64_t used, uint64_t n_out, uint64_t n_in, uint64_t times)
 {
-    const uint64_t bytes = dummy_bytes(dtype, n_mats, n_out, n_in);
+    const uint64_t bytes =
+        used == 0 ? dummy_bytes(dtype, n_mats, n_out, n_in)
+                  : bytes_on_device(f, dtype, n_mats * n_out, n_out, n_in, dummy_bytes(dtype, n_mats, n_out, n_in));
     f->n_params += times * n_mats * n_out * n_in;
     f->weight_bytes += times * bytes;
     f->active_params += times * used * n_out * n_in;
@@ -37,7 +48,6 @@ static void measure_shape(struct fit *f, const struct model_config *c, enum dtyp
     const uint64_t n = c->n_layers, experts = MAX(c->n_experts, 1u);
     const uint64_t used = c->n_experts > 0 ? c->n_experts_used : 1;
     const uint64_t ffn = c->n_experts > 0 ? c->expert_ffn : c->ffn;
-    f->main_dtype = dtype;
     add_matrix(f, dtype, 1, c->tied_embeddings ? 1 : 0, c->vocab, c->hidden, 1);
     if (!c->tied_embeddings)
         add_matrix(f, dtype, 1, 1, c->vocab, c->hidden, 1);
@@ -56,29 +66,42 @@ static bool is_expert(struct str name)
     return memmem(name.p, name.n, "_exps.", 6) != NULL || memmem(name.p, name.n, ".experts.", 9) != NULL;
 }
 
+static enum dtype main_dtype_of(const struct model_source *s)
+{
+    uint64_t by_dtype[DTYPE_COUNT] = {0};
+    enum dtype most = (enum dtype)0;
+    for (uint64_t i = 0; i < model_tensor_count(s); i++)
+        by_dtype[model_tensor_at(s, i)->view.dtype] += model_tensor_at(s, i)->view.bytes;
+    for (size_t d = 0; d < DTYPE_COUNT; d++)
+        if (by_dtype[d] > by_dtype[most])
+            most = (enum dtype)d;
+    return most;
+}
+
 static void measure_source(struct fit *f, const struct model_config *c, const struct model_source *s)
 {
-    uint64_t by_dtype[DTYPE_COUNT] = {0}, expert_bytes = 0, expert_params = 0, looked_up = 0, looked_up_params = 0;
+    uint64_t expert_bytes = 0, expert_params = 0, looked_up = 0, looked_up_params = 0;
     const struct arch *arch = arch_find(c->arch);
     const struct arch_names *names = arch == NULL ? NULL : model_source_kind(s) == MODEL_GGUF ? arch->gguf : arch->hf;
     for (uint64_t i = 0; i < model_tensor_count(s); i++) {
         const struct model_tensor *t = model_tensor_at(s, i);
         const uint64_t n = tensor_n_elems(&t->view);
+        const bool is_looked_up = names != NULL && !c->tied_embeddings && str_is(t->name, names->embed);
+        const uint64_t bytes = t->view.n_dims < 2 || is_looked_up
+                                   ? t->view.bytes
+                                   : bytes_on_device(f, t->view.dtype, tensor_n_rows(&t->view),
+                                         t->view.shape[t->view.n_dims - 2], tensor_row_elems(&t->view), t->view.bytes);
         f->n_params += n;
-        f->weight_bytes += t->view.bytes;
-        by_dtype[t->view.dtype] += t->view.bytes;
+        f->weight_bytes += bytes;
         if (c->n_experts > 0 && is_expert(t->name)) {
-            expert_bytes += t->view.bytes;
+            expert_bytes += bytes;
             expert_params += n;
         }
-        if (names != NULL && !c->tied_embeddings && str_is(t->name, names->embed)) {
-            looked_up = t->view.bytes;
+        if (is_looked_up) {
+            looked_up = bytes;
             looked_up_params = n;
         }
     }
-    for (size_t d = 0; d < DTYPE_COUNT; d++)
-        if (by_dtype[d] > by_dtype[f->main_dtype])
-            f->main_dtype = (enum dtype)d;
     f->active_bytes = f->weight_bytes - looked_up;
     f->active_params = f->n_params - looked_up_params;
     if (c->n_experts > 0) {
@@ -97,6 +120,24 @@ static uint64_t buffers_of(const struct model_config *c, uint64_t rows, uint64_t
     return rows * per_row * sizeof(float) * 5 / 4 + (out_rows + 3) * c->vocab * sizeof(float);
 }
 
+/* What the matrices will be computed as. */
+static enum err choose_dtype(struct fit *f, const struct fit_wants *w, struct error *e)
+{
+    f->work_dtype = f->main_dtype;
+    if (!w->fp8)
+        return OK;
+    if (!(dtype_info(f->main_dtype)->flags & DTYPE_IS_FLOAT) || dtype_info(f->main_dtype)->block_bytes < 2)
+        return FAIL(e, ERR_UNSUPPORTED,
+            "option --quantization fp8 is for weights of BF16, F16 or F32; this model's are mostly %s",
+            dtype_name(f->main_dtype));
+    if (w->ops != NULL && !w->ops->has_fp8)
+        return FAIL(e, ERR_UNSUPPORTED,
+            "option --quantization fp8 needs a CUDA device of compute capability 9.0; %s cannot compute it",
+            w->ops->name);
+    f->work_dtype = DTYPE_F8_E4M3;
+    return OK;
+}
+
 enum err fit_measure(struct fit *f, const struct model_config *c, const struct model_source *source,
     const struct fit_wants *w, struct error *e)
 {
@@ -112,6 +153,8 @@ enum err fit_measure(struct fit *f, const struct model_config *c, const struct m
         local = local || c->layer_is_local[i];
     f->rope_token_bytes = (uint64_t)c->rope.dims * sizeof(float) * (local ? 2 : 1);
     f->buffer_bytes = buffers_of(c, w->rows, w->out_rows);
+    f->main_dtype = source != NULL ? main_dtype_of(source) : w->dummy_dtype;
+    TRY(choose_dtype(f, w, e));
     if (source != NULL)
         measure_source(f, c, source);
     else

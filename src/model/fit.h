@@ -6,6 +6,7 @@
 #define MODEL_FIT_H
 
 #include "format/format.h"
+#include "tensor/ops.h"
 
 #define FIT_BLOCK_TOKENS 16 /* tokens of a KV block: small, so that a sequence wastes little */
 
@@ -19,7 +20,8 @@ enum fit_reason { /* what decided the context */
 struct fit {
     uint64_t n_params, weight_bytes;      /* all of the model */
     uint64_t active_params, active_bytes; /* what computing one token multiplies by, and reads */
-    enum dtype main_dtype;                /* most of the weight bytes are of it */
+    enum dtype main_dtype;                /* most of the weight bytes are of it, as they are stored */
+    enum dtype work_dtype;                /* and as they are computed: the same, or F8_E4M3 made of it */
     enum dtype kv_dtype;
     uint64_t kv_token_bytes;   /* one token in the KV cache, all layers */
     uint64_t buffer_bytes;     /* activations and logits of a step, an estimate; rope tables apart */
@@ -32,12 +34,14 @@ struct fit {
 struct fit_wants {
     enum dtype kv_dtype;
     enum dtype dummy_dtype;  /* of random weights */
+    bool fp8;                /* float matrices become F8_E4M3: see decoder_options */
+    const struct ops *ops;   /* that will compute; NULL = not known yet, and nothing is refused for its sake */
     uint64_t memory_bytes;   /* to count on; 0 = what this machine has free */
     uint32_t rows, out_rows; /* of the steps to come */
 };
 
 /* Count the weights: of an open model, or of random ones in that shape (source NULL). Fills everything but context and
- * reason. */
+ * reason. ERR_UNSUPPORTED when F8 is wanted of weights that are not floats, or where it cannot be computed. */
 enum err fit_measure(struct fit *f, const struct model_config *c, const struct model_source *source,
     const struct fit_wants *w, struct error *e) MUST_CHECK;
 

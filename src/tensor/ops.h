@@ -90,8 +90,8 @@ struct batch {
 
 /* Where one layer's keys and values lie inside a block: [kv head][token][D], K then V. A row is one head of one token;
  * its dtype is F32, F16, BF16, F8_E4M3, Q8_0 or Q4_0 (the last two quantised per token and head in groups of 32, when
- * it is written). A backend may lay the keys of each 16 tokens of a head out in another order within their bytes:
- * everybody else copies whole blocks. */
+ * it is written). A backend may lay the keys, and the values, of each 16 tokens of a head out in another order within
+ * their bytes: everybody else copies whole blocks. */
 struct kv_layer {
     uint32_t group; /* which block table */
     enum dtype dtype;
@@ -307,6 +307,7 @@ struct dev_options {
     bool deterministic;
     bool fp8; /* keep float matrices as F8_E4M3 with a scale per output row; only where ops.has_fp8 */
 };
+#define F8_ROWS_LEAST 512 /* with fp8: matrices of fewer rows (a router) stay as they are */
 
 struct ops {
     const char *name;    /* "cpu-ref", "cpu-avx2", "cuda" */

@@ -231,7 +231,7 @@ def test_bash_completion_knows_verbs_options_values_and_files(tmp_path):
     assert bash_completes(tmp_path, "quern", "inspect", "--kv-cache-dtype", "q") == ["q8_0", "q4_0"]
     assert bash_completes(tmp_path, "quern", "--log-level", "debug", "inspect", "mod") == ["model.gguf"]
     assert bash_completes(tmp_path, "quern", "inspect", "--kv-cache-dtype", "=", "b") == ["bf16"]
-    assert len(bash_completes(tmp_path, "quern", "inspect", "--kv-cache-dtype", "=")) == 6
+    assert len(bash_completes(tmp_path, "quern", "inspect", "--kv-cache-dtype", "=")) == 7
     assert bash_completes(tmp_path, "quern", "completion", "z") == ["zsh"]
     for verb in verbs():
         offered = {w.removeprefix("--no-").removeprefix("--") for w in bash_completes(tmp_path, "quern", verb, "--")}
@@ -258,7 +258,7 @@ def test_zsh_completion_parses_and_completes(tmp_path):
         assert f"{verb}:" in specs("")
         offered = set(re.findall(r"^--(?:no-)?([a-z0-9-]+)", specs(verb), re.M))
         assert offered == {name.removeprefix("no-") for name in options(verb)}
-    assert "(auto f32 f16 bf16 q8_0 q4_0)" in specs("inspect")
+    assert "(auto f32 f16 bf16 fp8 q8_0 q4_0)" in specs("inspect")
 
 
 def test_every_option_and_verb_is_in_the_documentation():

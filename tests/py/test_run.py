@@ -123,8 +123,19 @@ def test_what_cannot_be_is_refused_in_a_sentence(tmp_path):
     fails(quern("run", "tiny", "-p", "x", "--logprobs", "2"), 2, "needs --json")
     fails(quern("run", "nosuchmodel", "--offline", "-p", "x"), 1, "nosuchmodel")
     fails(quern("run", "tiny", "--kv-cache-dtype", "q8_0", "--cpu-variant", "abacus", "-p", "x"), 1, "abacus")
+    fails(quern("run", "tiny", "--kv-cache-dtype", "fp8", "--device", "cpu", "-p", "x"), 1, "KV cache of type F8_E4M3",
+          "not supported on cpu-")
     bad = write_gguf(tmp_path / "m.gguf", llama_fields(arch="mamba"), llama_tensors())
     fails(quern("run", bad, "-p", "x"), 1, "mamba")
+
+
+@pytest.mark.parametrize("verb", [("run", "-p", "x"), ("score",), ("plan",), ("bench",), ("serve", "--port", "0")])
+def test_fp8_is_refused_where_it_cannot_be(verb):
+    args = [verb[0], *verb[1:], "--quantization", "fp8", "--device", "cpu"]
+    fails(quern(*args, "tiny", input="x"), 1, "BF16, F16 or F32", "mostly Q8_0")
+    fails(quern(*args, TINY / "tiny-1m-f16.gguf", input="x"), 1, "needs a CUDA device of compute capability",
+          "cpu-")
+    fails(quern(*verb, "--quantization", "int3", "tiny"), 2, "'int3' is not one of none, fp8")
 
 
 @pytest.mark.parametrize("verb", [("run", "-p", "x"), ("score",)])

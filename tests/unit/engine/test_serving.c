@@ -220,6 +220,16 @@ static void what_does_not_fit_is_refused(void **state)
     assert_ok(e, serving_open(s, &o, &e));
     assert_int_equal(s->fit.context, 64);
     serving_close(s);
+    o.fp8 = true;
+    assert_fails(e, ERR_UNSUPPORTED, "mostly Q8_0", serving_open(s, &o, &e));
+    serving_close(s);
+    o.path = "tests/data/tiny/tiny-1m-f16.gguf";
+    assert_fails(e, ERR_UNSUPPORTED, "needs a CUDA device", serving_open(s, &o, &e));
+    serving_close(s);
+    o.fp8 = false;
+    o.kv_dtype = DTYPE_F8_E4M3;
+    assert_fails(e, ERR_UNSUPPORTED, "a KV cache of type F8_E4M3", serving_open(s, &o, &e));
+    serving_close(s);
     o.path = "tests/data/tiny/none.gguf";
     assert_fails(e, ERR_NOT_FOUND, "none.gguf", serving_open(s, &o, &e));
     serving_close(s);

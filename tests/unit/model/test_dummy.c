@@ -1,6 +1,7 @@
 /* Dummy weights: every named shape binds in many types, seeds reproduce bits, and a decoder refuses what it cannot do.
  */
 #include "base/mem.h"
+#include "model/fit.h"
 #include "model/testing_model.h"
 
 #include <math.h>
@@ -149,6 +150,32 @@ static void step_over_the_decoders_size_is_an_error(void **state)
     rig_close(&r);
 }
 
+static void fp8_counts_a_byte_an_element_where_it_will_be_made(void **state)
+{
+    (void)state;
+    struct error e;
+    struct fit plain, f8;
+    struct model_config *cfg = mem_zalloc(sizeof *cfg);
+    assert_non_null(cfg);
+    assert_ok(e, dummy_config("llama-3.1-8b", cfg, &e));
+    struct ops can = {.name = "card", .has_fp8 = true}, cannot = {.name = "host"};
+    struct fit_wants w = {.kv_dtype = DTYPE_F8_E4M3, .dummy_dtype = DTYPE_BF16, .ops = &can, .rows = 1, .out_rows = 1};
+    assert_ok(e, fit_measure(&plain, cfg, NULL, &w, &e));
+    w.fp8 = true;
+    assert_ok(e, fit_measure(&f8, cfg, NULL, &w, &e));
+    assert_int_equal(f8.work_dtype, DTYPE_F8_E4M3);
+    assert_int_equal(f8.main_dtype, DTYPE_BF16);
+    assert_int_equal(plain.kv_token_bytes, 2 * 32 * 8 * 128);
+    const uint64_t table = (uint64_t)2 * 128256 * 4096; /* of the embeddings, which stay as they are */
+    const uint64_t rows = 32 * (4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096) + 128256;
+    assert_int_equal(f8.weight_bytes, (plain.weight_bytes - table) / 2 + table + rows * sizeof(float));
+    w.ops = &cannot;
+    assert_fails(e, ERR_UNSUPPORTED, "host cannot", fit_measure(&f8, cfg, NULL, &w, &e));
+    w.dummy_dtype = DTYPE_Q4_K;
+    assert_fails(e, ERR_UNSUPPORTED, "mostly Q4_K", fit_measure(&f8, cfg, NULL, &w, &e));
+    mem_free(cfg);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -158,6 +185,7 @@ int main(void)
         cmocka_unit_test(type_that_holds_no_weights_is_refused),
         cmocka_unit_test(decoder_refuses_what_it_cannot_hold),
         cmocka_unit_test(step_over_the_decoders_size_is_an_error),
+        cmocka_unit_test(fp8_counts_a_byte_an_element_where_it_will_be_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
