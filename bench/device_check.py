@@ -75,25 +75,33 @@ SLIM_ROWS = [1, 2, 6, 8, 9, 16, 17, 32, 33, 64, 100]
 
 
 def check_slim(seed):
-    """The kernel for some rows, made to do all: against float64, and each row alone against the same in company, bit
-    for bit; the twin of that is the row beside it."""
-    ops.prefer("slim")
-    for dtype, bound in PRODUCTS.items():
-        if dtype == "F32":
-            continue
+    check_own("slim", [t for t in PRODUCTS if t != "F32"], seed)
+
+
+def check_flow(seed):
+    check_own("flow", ["F16", "BF16"], seed)
+
+
+def check_own(way, dtypes, seed):
+    """A kernel for some rows, made to do all: against float64, and each row alone against the same in company, bit for
+    bit; the twin of that is the row beside it."""
+    ops.prefer(way)
+    for dtype in dtypes:
+        bound = PRODUCTS[dtype]
         shapes = ((272, 768), (96, 4096), (2000, 1024))
-        group(f"slim product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
+        group(f"{way} product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
                                                for r in SLIM_ROWS for s in shapes])
-        group(f"slim feed-forward {dtype}", 4 * bound, [
+        group(f"{way} feed-forward {dtype}", 4 * bound, [
             lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r) for r in (1, 9, 33)])
         for n_out, n_in in shapes:
             many = ops.product("cuda", dtype, 40, n_out, n_in, seed)[0]
             few = ops.product("cuda", dtype, 40, n_out, n_in, seed, only=(3, 5))[0]
             if not np.array_equal(many[3:8], few) or np.array_equal(many[4:9], few):
-                failures.append(f"slim {dtype} {n_out}x{n_in}: a row depends on its company")
+                failures.append(f"{way} {dtype} {n_out}x{n_in}: a row depends on its company")
                 print(failures[-1], flush=True)
-    group("slim product BF16 as F8", F8, [lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True)
-                                          for r in SLIM_ROWS])
+    if way == "slim":
+        group("slim product BF16 as F8", F8, [
+            lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True) for r in SLIM_ROWS])
     cases = []
     for i, s in enumerate((shape(8, 2, 128, block=32), shape(6, 2, 96, rope=ops.ROPE_PAIRS), SHAPES[6])):
         for hidden in (64, 1024):
@@ -101,7 +109,7 @@ def check_slim(seed):
             cases.append(lambda s=s, h=hidden, n=seed + i: (
                 ops.attention(["cuda"], "BF16", "F16", dict(s, hidden=h), before, rows, n)[0],
                 ops.attention(["cpu-ref"], "BF16", "F16", dict(s, hidden=h), before, rows, n)[0]))
-    group(f"slim heads, {len(cases)} cases", KV["BF16"], cases)
+    group(f"{way} heads, {len(cases)} cases", KV["BF16"], cases)
     ops.prefer("table")
 
 
@@ -316,7 +324,7 @@ def check_deterministic(_seed):
         wrong = {}
         for det in (1, 0):
             text = ctypes.create_string_buffer(1024)
-            handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), fp8, det, 256, 64, 4096, 100000,
+            handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), fp8, det, 256, 160, 4096, 100000,
                                           text, len(text))
             if not handle:
                 failures.append(f"deterministic {dtype}: {text.value.decode()}")
@@ -335,19 +343,19 @@ def check_deterministic(_seed):
                 return out[0]
 
             wrong[det] = 0
-            for at in (63, 300, 1030):
-                whole = rows(60, at)  # as a prompt; then the same rows in pieces, which write the same keys again
-                for n in (1, 6, 16, 33):
-                    wrong[det] += not np.array_equal(rows(n, at - 60 + n), whole[:n])
-                wrong[det] += not np.array_equal(rows(60, at), whole)
+            for at in (203, 300, 1030):
+                whole = rows(200, at)  # as a prompt; then the same rows in pieces, which write the same keys again
+                for n in (1, 6, 16, 33, 64, 65, 130):
+                    wrong[det] += not np.array_equal(rows(n, at - 200 + n), whole[:n])
+                wrong[det] += not np.array_equal(rows(200, at), whole)
                 alone = first_of(1, at)
-                for n in (2, 9, 40, 64):
+                for n in (2, 9, 40, 64, 150):
                     wrong[det] += not np.array_equal(first_of(n, at), alone)
             lib.quern_bench_close(handle)
         ok = wrong.get(1) == 0 and wrong.get(0, 0) > 0
         if not ok:
             failures.append(f"deterministic {dtype}")
-        print(f"deterministic {dtype}{' as F8' if fp8 else ''}, {kv} cache: {wrong.get(1)} of 27 differ, without it "
+        print(f"deterministic {dtype}{' as F8' if fp8 else ''}, {kv} cache: {wrong.get(1)} of 39 differ, without it "
               f"{wrong.get(0)}  {'ok' if ok else 'MISMATCH'}", flush=True)
 
 
@@ -400,7 +408,7 @@ def check_resident(seed):
         verdict(f"resident {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache", worst, 3e-2, twin)
 
 
-CHECKS = {"products": check_products, "slim": check_slim, "feed": check_feed_forward, "attention": check_attention,
+CHECKS = {"products": check_products, "slim": check_slim, "flow": check_flow, "feed": check_feed_forward, "attention": check_attention,
           "architectures": check_architectures, "models": check_models, "sample": check_sample, "verify": check_verify,
           "deterministic": check_deterministic, "resident": check_resident}
 

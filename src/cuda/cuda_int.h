@@ -94,6 +94,7 @@ struct dev {
     uint32_t rows_max, out_max;
     uint32_t capability, n_sms;
     bool fp8, deterministic;
+    bool chained;      /* --deterministic may use the library: cuda_is_chained */
     int failed;        /* the first cudaError_t or 1000 + cublasStatus_t; 0 = none */
     const char *where; /* the call that failed */
 
@@ -195,11 +196,13 @@ struct product {
 void cuda_product(struct dev *d, const struct product *p);
 /* Whether a product of so many rows with this matrix is better made by cuda_skinny, and by which of its kernels. */
 bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows);
-bool cuda_is_slim(const struct dev *d, enum format format, uint32_t n_rows);
+enum cuda_way cuda_way_of(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in, uint32_t n_rows);
+/* Whether the library's sums, where it does not cut them, are those of flow.cuh on this card, bit for bit. */
+bool cuda_is_chained(struct dev *d);
 /* plain.cu: the same for floats in any width, each output in an order of its own. */
 void cuda_product_plain(struct dev *d, const struct product *p);
 /* Whether large products with this matrix may write bf16. */
-bool cuda_gives_bf16(const struct matrix *m);
+bool cuda_gives_bf16(const struct dev *d, const struct matrix *m);
 /* For measure.cu: an n x n x n product in bf16, or in e4m3 with scales [2][n], into bf16. */
 void cuda_square_product(
     struct dev *d, bool f8, uint32_t n, const void *w, const void *a, const float *scales, void *out);

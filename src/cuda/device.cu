@@ -97,6 +97,7 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
         CUDA_DO(d, cudaEventCreateWithFlags(&d->pinned_half[i], cudaEventDisableTiming));
         CUDA_DO(d, cudaEventCreateWithFlags(&d->fetch_done[i], cudaEventDisableTiming));
     }
+    d->chained = d->deterministic && d->failed == 0 && cuda_is_chained(d);
     enum err err = dev_wait(d, e);
     if (err == OK && !cuda_sample_open(d))
         err = FAIL(e, ERR_NOMEM, "no memory for the CUDA device");

@@ -82,7 +82,7 @@ void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_arg
         gate_up_skinny(d, b, a);
         return;
     }
-    const bool bf16 = n % 4 == 0 && cuda_gives_bf16(gate) && cuda_gives_bf16(up) &&
+    const bool bf16 = n % 4 == 0 && cuda_gives_bf16(d, gate) && cuda_gives_bf16(d, up) &&
                       !cuda_is_skinny(d, gate, b->n_rows) && !cuda_is_skinny(d, up, b->n_rows);
     const size_t bytes = bf16 ? 2 : 4;
     if (cuda_adjacent(a->gate, a->up)) {

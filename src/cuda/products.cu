@@ -4,21 +4,27 @@
  * some thousand rows at a time for it; F8 weights meet activations that were scaled to e4m3 row by row.
  *
  * The algorithm for a shape is asked for once and remembered, so that a captured step does not query. */
+extern "C" {
+#include "base/mem.h"
+}
 #include "cuda/skinny.h"
+#include "cuda/slim_shape.h"
 
-/* Up to how many rows which kernel is the fastest: skinny, then slim, then the library. `bench/cuda --products` prints
- * what the table is made of. */
+#include <cstring>
+
+/* Which kernel is the fastest at up to so many rows, ascending; the library beyond. `bench/cuda --products` prints what
+ * the table is made of. */
 struct few_rows {
-    uint32_t skinny, slim;
+    uint32_t skinny, flow, slim;
 };
 
 static struct few_rows few_rows_of(enum format f)
 {
     switch (f) {
     case FORMAT_F16:
-    case FORMAT_BF16: return {4, 64};
-    case FORMAT_F8: return {8, 64};
-    default: return {8, 64};
+    case FORMAT_BF16: return {0, 64, 8};
+    case FORMAT_F8: return {8, 0, 16};
+    default: return {16, 0, 64};
     }
 }
 
@@ -31,28 +37,46 @@ extern "C" void cuda_prefer(enum cuda_way way)
     preferred = way;
 }
 
-bool cuda_is_slim(const struct dev *d, enum format format, uint32_t n_rows)
+/* With --deterministic a row's sums are the matrix's alone: those of flow.cuh and of the library where it does not cut
+ * them, or slim.cuh's for any number of rows. */
+static enum cuda_way way_fixed(const struct dev *d, bool flow, uint32_t n_rows)
 {
+    if (!flow || !d->chained)
+        return CUDA_WAY_SLIM;
+    return n_rows <= FLOW_ROWS ? CUDA_WAY_FLOW : CUDA_WAY_LIBRARY;
+}
+
+enum cuda_way cuda_way_of(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in, uint32_t n_rows)
+{
+    const bool flow = flow_has(d, format, n_in);
+    const struct few_rows few = few_rows_of(format);
+    if (!skinny_has(format) || n_in % 8 != 0)
+        return CUDA_WAY_LIBRARY;
     if (d->deterministic)
-        return true; /* its sums are the matrix's alone, for any number of rows */
+        return way_fixed(d, flow, n_rows);
     switch (preferred) {
-    case CUDA_WAY_SKINNY: return n_rows > SKINNY_MOST;
-    case CUDA_WAY_SLIM: return true;
-    default: return n_rows > few_rows_of(format).skinny;
+    case CUDA_WAY_LIBRARY: return CUDA_WAY_LIBRARY;
+    case CUDA_WAY_SKINNY: return n_rows <= SKINNY_MOST ? CUDA_WAY_SKINNY : CUDA_WAY_SLIM;
+    case CUDA_WAY_SLIM: return n_rows <= 64 ? CUDA_WAY_SLIM : CUDA_WAY_LIBRARY;
+    case CUDA_WAY_FLOW: return flow && n_rows <= FLOW_ROWS ? CUDA_WAY_FLOW : CUDA_WAY_LIBRARY;
+    default: break;
     }
+    if (n_rows <= few.flow && flow)
+        return CUDA_WAY_FLOW;
+    /* A tall matrix gives slim's blocks enough to do without cutting its sums. */
+    if (n_rows <= few.skinny && (n_rows < 4 || slim_chains(n_out, n_in) == SLIM_CHAINS))
+        return CUDA_WAY_SKINNY;
+    return n_rows <= few.slim ? CUDA_WAY_SLIM : CUDA_WAY_LIBRARY;
 }
 
 bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows)
 {
-    const uint32_t most = d->deterministic                ? UINT32_MAX
-                          : preferred == CUDA_WAY_LIBRARY ? 0
-                                                          : few_rows_of(m->format).slim;
-    return skinny_has(m->format) && n_rows <= most && m->n_in % 8 == 0;
+    return cuda_way_of(d, m->format, m->n_out, m->n_in, n_rows) != CUDA_WAY_LIBRARY;
 }
 
-bool cuda_gives_bf16(const struct matrix *m)
+bool cuda_gives_bf16(const struct dev *d, const struct matrix *m)
 {
-    return m->format == FORMAT_BF16 || m->format == FORMAT_F8;
+    return !d->deterministic && (m->format == FORMAT_BF16 || m->format == FORMAT_F8);
 }
 
 /* ---- cuBLASLt ------------------------------------------------------------------------------------------------------
@@ -147,6 +171,10 @@ static const cublasLtMatmulAlgo_t *plan_for(struct dev *d, const struct lt_parts
     if (status == 0)
         status =
             cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    const uint32_t uncut = CUBLASLT_REDUCTION_SCHEME_NONE;
+    if (status == 0 && d->deterministic)
+        status = cublasLtMatmulPreferenceSetAttribute(
+            wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &uncut, sizeof uncut);
     if (status == 0)
         status = cublasLtMatmulAlgoGetHeuristic(d->lt, l->op, l->w, l->a, l->c, l->c, wish, 1, &found, &count);
     if (wish != NULL)
@@ -262,7 +290,7 @@ static void product_library(struct dev *d, const struct product *p)
     lt_run(d, &c);
 }
 
-static void product_skinny(struct dev *d, const struct product *p)
+static struct skinny_job skinny_job_of(const struct product *p)
 {
     const struct matrix *m = p->m;
     struct skinny_job j = {};
@@ -277,8 +305,14 @@ static void product_skinny(struct dev *d, const struct product *p)
     j.out = (float *)p->out;
     j.ldc = p->ldc;
     j.scale = 1.0f;
-    if (!resident_product(d, m->format, &j, p->in))
-        cuda_skinny(d, m->format, &j);
+    return j;
+}
+
+static void product_skinny(struct dev *d, const struct product *p)
+{
+    const struct skinny_job j = skinny_job_of(p);
+    if (!resident_product(d, p->m->format, &j, p->in))
+        cuda_skinny(d, p->m->format, &j);
 }
 
 void cuda_product(struct dev *d, const struct product *p)
@@ -287,11 +321,76 @@ void cuda_product(struct dev *d, const struct product *p)
         product_skinny(d, p);
         return;
     }
-    if (d->deterministic)
+    if (d->deterministic && (!d->chained || !flow_has(d, p->m->format, p->m->n_in)))
         cuda_product_plain(d, p);
     else if (p->m->format == FORMAT_F32 || p->m->format == FORMAT_F16 || p->m->format == FORMAT_BF16 ||
              p->m->format == FORMAT_F8)
         product_library(d, p);
     else
         product_unpacked(d, p);
+}
+
+/* ---- the two of --deterministic ------------------------------------------------------------------------------------
+ */
+
+#define TRY_OUT  512
+#define TRY_IN   2048
+#define TRY_ROWS 96
+
+/* Numbers of several magnitudes, so that sums taken in another order come out different. */
+static void fill_mixed(uint16_t *to, size_t n, uint32_t state, bool bf16)
+{
+    for (size_t i = 0; i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        const uint32_t sign = state >> 31 << 15, mantissa = state >> 12 & 0x7f, power = state >> 24 & 3;
+        to[i] = (uint16_t)(sign | (bf16 ? (124 + power) << 7 | mantissa : (12 + power) << 10 | mantissa << 3));
+    }
+}
+
+/* Whether both give the same sums for `rows` rows; got has room for two of them. */
+static bool same_sums(struct dev *d, enum format format, const void *w, const struct acts *in, float *out, float *got)
+{
+    const size_t bytes = FLOW_ROWS * TRY_OUT * sizeof *out;
+    struct matrix m = {};
+    m.format = format;
+    m.n_out = TRY_OUT;
+    m.n_in = TRY_IN;
+    m.row_bytes = TRY_IN * 2;
+    m.data = (unsigned char *)w;
+    struct product p = {&m, TRY_OUT, TRY_ROWS, in, out, TRY_OUT, false, false};
+    product_library(d, &p);
+    CUDA_DO(d, cudaStreamSynchronize(d->stream));
+    CUDA_DO(d, cudaMemcpy(got, out, bytes, cudaMemcpyDeviceToHost));
+    p.n_rows = FLOW_ROWS;
+    const struct skinny_job j = skinny_job_of(&p);
+    cuda_flow(d, format, &j);
+    CUDA_DO(d, cudaStreamSynchronize(d->stream));
+    CUDA_DO(d, cudaMemcpy(got + bytes / sizeof *got, out, bytes, cudaMemcpyDeviceToHost));
+    return d->failed == 0 && memcmp(got, got + bytes / sizeof *got, bytes) == 0;
+}
+
+bool cuda_is_chained(struct dev *d)
+{
+    const size_t n = (size_t)(TRY_OUT + TRY_ROWS) * TRY_IN;
+    uint16_t *numbers = (uint16_t *)mem_alloc(n * sizeof *numbers);
+    float *got = (float *)mem_alloc(2 * FLOW_ROWS * TRY_OUT * sizeof *got), *out = NULL;
+    unsigned char *device = NULL;
+    bool same = d->capability >= 90 && numbers != NULL && got != NULL;
+    if (same) {
+        CUDA_DO(d, cudaMalloc(&device, n * sizeof *numbers));
+        CUDA_DO(d, cudaMalloc(&out, TRY_ROWS * TRY_OUT * sizeof *out));
+        same = d->failed == 0;
+    }
+    for (int bf16 = 0; bf16 < 2 && same; bf16++) {
+        struct acts in = {};
+        in.f16 = in.bf16 = device + (size_t)TRY_OUT * TRY_IN * sizeof *numbers;
+        fill_mixed(numbers, n, 1 + (uint32_t)bf16, bf16 != 0);
+        CUDA_DO(d, cudaMemcpy(device, numbers, n * sizeof *numbers, cudaMemcpyHostToDevice));
+        same = same_sums(d, bf16 != 0 ? FORMAT_BF16 : FORMAT_F16, device, &in, out, got);
+    }
+    CUDA_DO(d, cudaFree(device));
+    CUDA_DO(d, cudaFree(out));
+    mem_free(numbers);
+    mem_free(got);
+    return same;
 }

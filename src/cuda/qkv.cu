@@ -1,12 +1,8 @@
 /* Queries, keys and values. Few rows of a model without head norms: one kernel makes the three products, turns the
  * heads and writes the cache. Otherwise the three products, as one where the weights lie behind each other, into
  * scratch; then a warp per row and head does the rest. */
-#include "cuda/kernels.cuh"
+#include "cuda/attend.cuh"
 #include "cuda/skinny.h"
-
-extern "C" {
-#include "tensor/quant.h"
-}
 
 #define HEADS_PER_BLOCK 4
 
@@ -20,18 +16,30 @@ struct heads_job {
     struct skinny_heads h;
 };
 
-/* A Q8_0 group of the cache: 32 elements, one a lane. */
-__device__ static void store_group(unsigned char *row, uint32_t group, float x)
+/* The largest of LANES neighbours. */
+template <int LANES> __device__ static float largest(float x)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    float most = fabsf(x);
-    for (int step = 16; step > 0; step /= 2)
-        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, step));
-    struct block_q8_0 *b = (struct block_q8_0 *)row + group;
-    const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-    b->qs[lane] = (int8_t)__float2int_rn(x * inverse);
-    if (lane == 0)
-        b->d = __half_as_ushort(__float2half_rn(most / 127.0f));
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+}
+
+/* Where a head's row lies in the cache; of a Q8_0 cache, the first byte of its 16 positions. */
+__device__ static unsigned char *head_at(const struct skinny_heads &h, uint32_t slot, uint32_t local, bool is_k)
+{
+    const uint32_t block = slot / h.block_tokens, at = slot - block * h.block_tokens;
+    return h.blocks + (uint64_t)block * h.block_bytes + (is_k ? h.k_at : h.v_at) +
+           ((uint64_t)local * h.block_tokens + (h.kv_dtype == DTYPE_Q8_0 ? at / 16 * 16 : at)) * h.row_bytes;
+}
+
+/* A Q8_0 group of the cache: 32 elements, one a lane. at: of its position, counted in its 16. */
+__device__ static void store_group(unsigned char *to, uint32_t head_dim, uint32_t at, uint32_t i, float x)
+{
+    const float most = largest<32>(fabsf(x)), inverse = most > 0.0f ? 127.0f / most : 0.0f;
+    to[q8_value_at(head_dim, at, i)] = (unsigned char)__float2int_rn(x * inverse);
+    if (i % 32 == 0)
+        *(__half *)(to + q8_scale_at(head_dim, at, i)) = __float2half_rn(most / 127.0f);
 }
 
 __device__ static void store_head(
@@ -40,11 +48,10 @@ __device__ static void store_head(
     const uint32_t slot = h.slot[row];
     if (slot == KV_SLOT_NONE)
         return;
-    unsigned char *to = h.blocks + (uint64_t)(slot / h.block_tokens) * h.block_bytes + (is_k ? h.k_at : h.v_at) +
-                        ((uint64_t)local * h.block_tokens + slot % h.block_tokens) * h.row_bytes;
+    unsigned char *to = head_at(h, slot, local, is_k);
     for (uint32_t i = threadIdx.x % 32; i < h.head_dim; i += 32)
         if (h.kv_dtype == DTYPE_Q8_0)
-            store_group(to, i / 32, head[i]);
+            store_group(to, h.head_dim, slot % 16, i, head[i]);
         else
             float_store(to, i, h.kv_dtype, head[i]);
 }
@@ -84,8 +91,8 @@ __global__ static void heads_kernel(const __grid_constant__ struct heads_job j)
         const uint32_t a = h.rope == ROPE_PAIRS ? 2 * i : i, b = h.rope == ROPE_PAIRS ? 2 * i + 1 : i + half;
         const float2 t = table[i];
         const float x0 = x[a], x1 = x[b];
-        x[a] = x0 * t.x - x1 * t.y;
-        x[b] = x0 * t.y + x1 * t.x;
+        x[a] = __fmaf_rn(x0, t.x, -__fmul_rn(x1, t.y)); /* as end_heads rounds */
+        x[b] = __fmaf_rn(x0, t.y, __fmul_rn(x1, t.x));
     }
     __syncwarp();
     if (part > 0) {
@@ -96,8 +103,29 @@ __global__ static void heads_kernel(const __grid_constant__ struct heads_job j)
         j.q[((size_t)row * h.n_heads + local) * n + i] = x[i];
 }
 
-/* Heads of 128 that turn whole, from bf16, into a 16-bit cache, without norms: a lane holds elements 2l, 2l+1 and the
- * two 64 further, so whatever turns together is its own. A warp takes a row and head. */
+/* Elements e and e + 1 of a head of 128 into the cache; 16 neighbouring lanes have 32 neighbouring elements. */
+__device__ static void store_two(
+    const struct skinny_heads &h, unsigned char *to, uint32_t at, uint32_t e, float x, float y)
+{
+    switch (h.kv_dtype) {
+    case DTYPE_F16: *(uint32_t *)(to + 2 * e) = pack2(__half(), x, y); break;
+    case DTYPE_F8_E4M3:
+        *(__nv_fp8x2_storage_t *)(to + e) = __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+        break;
+    case DTYPE_Q8_0: {
+        const float most = largest<16>(fmaxf(fabsf(x), fabsf(y))), inverse = most > 0.0f ? 127.0f / most : 0.0f;
+        const uint32_t a = (uint32_t)__float2int_rn(x * inverse) & 255, b = (uint32_t)__float2int_rn(y * inverse) & 255;
+        *(unsigned short *)(to + q8_value_at(128, at, e)) = (unsigned short)(a | b << 8);
+        if (e % 32 == 0)
+            *(__half *)(to + q8_scale_at(128, at, e)) = __float2half_rn(most / 127.0f);
+        break;
+    }
+    default: *(uint32_t *)(to + 2 * e) = pack_bf16(x, y); break;
+    }
+}
+
+/* Heads of 128 that turn whole, from bf16, into a cache of 16 or 8 bits, without norms: a lane holds elements 2l, 2l+1
+ * and the two 64 further, so whatever turns together is its own. A warp takes a row and head. */
 __global__ static void heads_128_kernel(const __grid_constant__ struct heads_job j)
 {
     launch_wait();
@@ -107,7 +135,6 @@ __global__ static void heads_128_kernel(const __grid_constant__ struct heads_job
     const uint32_t slot = h.slot[row];
     const float4 pairs = *(const float4 *)(table + 4 * lane); /* HALVES: pairs 2l and 2l+1 */
     const float2 low = *(const float2 *)(table + 2 * lane), high = *(const float2 *)(table + 64 + 2 * lane);
-    unsigned char *block = h.blocks + (uint64_t)(slot / h.block_tokens) * h.block_bytes;
     for (uint32_t head = threadIdx.x / 32; head < n_all; head += blockDim.x / 32) {
         const uint32_t *from = (const uint32_t *)((const __nv_bfloat16 *)j.in + ((size_t)row * n_all + head) * 128);
         const uint32_t a = from[lane], b = from[lane + 32];
@@ -133,11 +160,9 @@ __global__ static void heads_128_kernel(const __grid_constant__ struct heads_job
             q[lane + 32] = make_float2(y0, y1);
         } else if (slot != KV_SLOT_NONE) {
             const uint32_t local = head - h.n_heads - (is_v ? h.n_kv_heads : 0);
-            uint32_t *to = (uint32_t *)(block + (is_v ? h.v_at : h.k_at) +
-                                        ((uint64_t)local * h.block_tokens + slot % h.block_tokens) * h.row_bytes);
-            const bool f16 = h.kv_dtype == DTYPE_F16;
-            to[lane] = f16 ? pack2(__half(), x0, x1) : pack_bf16(x0, x1);
-            to[lane + 32] = f16 ? pack2(__half(), y0, y1) : pack_bf16(y0, y1);
+            unsigned char *to = head_at(h, slot, local, !is_v);
+            store_two(h, to, slot % 16, 2 * lane, x0, x1);
+            store_two(h, to, slot % 16, 2 * lane + 64, y0, y1);
         }
     }
 }
@@ -147,7 +172,7 @@ static bool is_plain_128(const struct heads_job *j)
     const struct skinny_heads *h = &j->h;
     return j->in_bf16 && h->head_dim == 128 && h->rope_dims == 128 && h->rope != ROPE_NONE && j->q_gain == NULL &&
            j->k_gain == NULL && h->bias[0] == NULL && h->bias[1] == NULL && h->bias[2] == NULL &&
-           (h->kv_dtype == DTYPE_F16 || h->kv_dtype == DTYPE_BF16);
+           h->kv_dtype != DTYPE_F32;
 }
 
 static struct skinny_heads heads_of(const struct batch *b, const struct kv_cache *kv, const struct qkv_args *a)
@@ -232,11 +257,13 @@ void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const s
     for (int i = 0; i < 3; i++) {
         const bool small = cuda_is_skinny(d, matrix_of(w[i]), b->n_rows);
         skinny = skinny && small;
-        bf16 = bf16 && !small && cuda_gives_bf16(matrix_of(w[i]));
+        bf16 = bf16 && !small && cuda_gives_bf16(d, matrix_of(w[i]));
     }
     const enum dtype kv_dtype = a->layer->dtype;
     const bool plain_kv = kv_dtype != DTYPE_Q8_0;
-    if (skinny && plain_kv && a->q_gain == NULL && a->k_gain == NULL && a->head_dim % 16 == 0) {
+    /* Where flow.cuh cannot take the heads, another kernel would, with other sums than many rows have. */
+    const bool even = !d->deterministic || !d->chained || flow_has_heads(a->head_dim, a->rope_dims);
+    if (skinny && plain_kv && a->q_gain == NULL && a->k_gain == NULL && a->head_dim % 16 == 0 && even) {
         qkv_skinny(d, b, kv, a);
         return;
     }

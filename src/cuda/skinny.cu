@@ -21,9 +21,17 @@ static void slim(struct dev *d, enum format format, const struct skinny_job *j)
 
 void cuda_skinny(struct dev *d, enum format format, const struct skinny_job *j)
 {
-    if (j->groups == NULL && cuda_is_slim(d, format, j->n_rows)) {
-        slim(d, format, j);
-        return;
+    if (j->groups == NULL) {
+        const uint32_t n_out = j->end == SKINNY_GLU ? 2 * j->n_out : j->n_out;
+        const enum cuda_way way = cuda_way_of(d, format, n_out, j->n_in, j->n_rows);
+        if (way == CUDA_WAY_FLOW && (j->end != SKINNY_QKV || flow_has_heads(j->heads.head_dim, j->heads.rope_dims))) {
+            cuda_flow(d, format, j);
+            return;
+        }
+        if (way != CUDA_WAY_SKINNY) {
+            slim(d, format, j);
+            return;
+        }
     }
     const uint32_t nt = j->n_rows <= 8 || j->groups != NULL ? 1 : 2;
     const uint32_t per_tile = j->end == SKINNY_GLU ? 8 : 16, tiles = (j->n_out + per_tile - 1) / per_tile;

@@ -1,6 +1,6 @@
 /* Products of few rows: the weights are read once, from the layout they lie in, and the rest of the op is done where
  * the sums come out. skinny.cuh has the kernel for the fewest, slim.cuh the one for more; skinny_*.cu and slim_*.cu one
- * family of formats each. */
+ * family of formats each; flow.cuh that for 16-bit floats on cards with a copy engine. */
 #ifndef CUDA_SKINNY_H
 #define CUDA_SKINNY_H
 
@@ -60,6 +60,12 @@ static inline const void *skinny_act(enum format format, const struct acts *in)
 /* Launch it for a matrix of this format. n_rows is the rows of the step, or the entries of the mixture. */
 void cuda_skinny(struct dev *d, enum format format, const struct skinny_job *j);
 bool skinny_has(enum format format);
+
+/* flow.cu: for 16-bit floats in rows of so many, and for heads of such a shape; up to FLOW_ROWS rows. */
+#define FLOW_ROWS 64
+bool flow_has(const struct dev *d, enum format format, uint32_t n_in);
+bool flow_has_heads(uint32_t head_dim, uint32_t rope_dims);
+void cuda_flow(struct dev *d, enum format format, const struct skinny_job *j);
 
 /* The families. nt is 1 or 2: blocks of 8 activation rows. */
 void skinny_plain(struct dev *d, enum format format, uint32_t nt, dim3 grid, const struct skinny_job *j);
