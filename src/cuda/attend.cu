@@ -10,7 +10,7 @@ static bool has_tiles(const struct attend_args *a)
 {
     const uint32_t n = a->head_dim, per_kv = a->n_heads / a->n_kv_heads;
     const bool size = n == 64 || n == 80 || n == 96 || n == 128 || n == 256;
-    return size && per_kv <= PACK && (a->layer->dtype == DTYPE_F16 || a->layer->dtype == DTYPE_BF16);
+    return size && per_kv <= PACK && a->layer->dtype != DTYPE_F32;
 }
 
 /* Room for parts and the plan, made in the first step. */

@@ -55,6 +55,18 @@ __device__ __forceinline__ const unsigned char *position_at(
     return j.blocks + (uint64_t)table[block] * j.block_bytes + ((uint64_t)kv_head * j.block_tokens + at) * j.row_bytes;
 }
 
+/* The bytes of 16 positions of a Q8_0 cache lie as attend_cache.cuh says; from the first of them to element i of the
+ * p-th position, and to the scale that it has. */
+__device__ __forceinline__ uint32_t q8_value_at(uint32_t head_dim, uint32_t p, uint32_t i)
+{
+    return p * head_dim + i;
+}
+
+__device__ __forceinline__ uint32_t q8_scale_at(uint32_t head_dim, uint32_t p, uint32_t i)
+{
+    return 16 * head_dim + (p * (head_dim / 32) + i / 32) * 2;
+}
+
 /* cap * tanh(s / cap), in units of log2 like every score: two special functions, no branches. */
 __device__ __forceinline__ float capped(float s, float twice_over_cap, float cap_log2)
 {

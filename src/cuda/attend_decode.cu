@@ -2,22 +2,25 @@
  *
  * A block takes one part (SPLIT positions at a multiple of SPLIT) of one sequence and one kv head, for all the query
  * heads that share it: they are the rows of the matrix unit's tile, so keys and values are read once. Its 4 warps take
- * groups of 16 positions in turn, each through its own double buffer in shared memory; at the end the warps' maxima,
- * sums and outputs are joined in ascending order. Blocks are as many as the chip holds and walk the plan.
+ * groups of 16 positions (32 of a cache of bytes, which is as many bytes) in turn, each through its own double buffer
+ * in shared memory; at the end the warps' maxima, sums and outputs are joined in ascending order. Blocks are as many as
+ * the chip holds and walk the plan.
  *
  * Parts of a sequence are joined by whichever block finishes last, in ascending order: the cuts and the order belong to
  * the sequence, so neither the batch nor the order of arrival changes a bit. */
-#include "cuda/attend.cuh"
+#include "cuda/attend_cache.cuh"
 
 #define WARPS   4
 #define THREADS (WARPS * 32)
 #define STAGES  2
-#define GROUP   16 /* positions */
 
-template <int D> struct DecodeShape {
-    static constexpr int ROW = D + 8; /* elements; an odd number of 16 bytes, so that no two rows meet in a bank */
-    static constexpr int STAGE = 2 * GROUP * ROW;
-    static constexpr size_t BYTES = (size_t)WARPS * STAGES * STAGE * 2;
+template <int D> constexpr int BLOCKS = D <= 128 ? 3 : 1; /* of a multiprocessor */
+template <class C, int D> constexpr int WHOLE_BLOCKS = D <= 128 ? (C::BYTES ? 2 : 3) : 1;
+
+template <class C, int D> struct DecodeShape {
+    static constexpr int N = C::BYTES ? 2 : 1, GROUP = 16 * N;     /* positions of a group */
+    static constexpr int STAGE = 2 * CacheRows<C, D, GROUP>::ROOM; /* bytes */
+    static constexpr size_t BYTES = (size_t)WARPS * STAGES * STAGE;
     static_assert(BYTES >= (size_t)WARPS * PACK * D * 4, "the warps' outputs are joined in the same room");
 };
 
@@ -26,26 +29,34 @@ struct part_work {
     struct batch_seq s;
     const uint32_t *table;
     uint32_t lo, hi;         /* positions of this part, hi not included */
+    uint32_t begin;          /* what lies before is behind every row's window, and may be gone */
     uint32_t kv_head, n_all; /* rows * query heads of it */
     uint32_t first_part;     /* parts below it are wholly behind the window */
 };
 
-template <typename T, int D> struct Decode {
-    using Shape = DecodeShape<D>;
+template <class C, int D> struct Decode {
+    using T = typename C::Type;
+    using Shape = DecodeShape<C, D>;
+    static constexpr int N = Shape::N, GROUP = Shape::GROUP, CHUNKS = (D + 31) / 32;
+    using Rows = CacheRows<C, D, GROUP>;
+
+    /* Of a group of 16, something; the first 16 of a part always are. */
+    static __device__ __forceinline__ bool is_there(const struct part_work &w, uint32_t from)
+    {
+        return N == 1 || (from < w.hi && from + 16 > w.begin);
+    }
 
     /* Ask for a group's keys and values; positions that do not exist are zeros, so that nothing foreign is touched. */
     static __device__ __forceinline__ void fetch(
-        const struct attend_job &j, const struct part_work &w, T *to, uint32_t p)
+        const struct attend_job &j, const struct part_work &w, unsigned char *to, uint32_t p)
     {
-        const uint32_t lane = threadIdx.x % 32;
         if (p < w.hi) {
-            const unsigned char *at = position_at(j, w.table, w.kv_head, p);
 #pragma unroll
-            for (int i = 0; i < GROUP * D / 8 / 32; i++) {
-                const uint32_t c = lane + 32 * i, row = c / (D / 8), column = c % (D / 8) * 8;
-                const bool there = p + row < w.hi;
-                copy_async(to + row * Shape::ROW + column, at + j.k_at + (size_t)c * 16, there);
-                copy_async(to + (GROUP + row) * Shape::ROW + column, at + j.v_at + (size_t)c * 16, there);
+            for (int n = 0; n < N; n++) {
+                const uint32_t from = p + 16 * n, there = is_there(w, from) ? w.hi - from : 0;
+                const unsigned char *at = there > 0 ? position_at(j, w.table, w.kv_head, from) : j.blocks;
+                Rows::fetch(to, n, at + j.k_at, there);
+                Rows::fetch(to + Rows::ROOM, n, at + j.v_at, there);
             }
         }
         copy_commit();
@@ -55,16 +66,17 @@ template <typename T, int D> struct Decode {
         const struct attend_job &j, const struct part_work &w, uint32_t q[D / 16][4])
     {
         const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        constexpr int LOW = C::BYTES ? 4 : 2, HIGH = C::BYTES ? 2 : 8; /* a lane's first pair; from it to the second */
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const uint32_t r = g + 8 * half, row = w.s.first_row + r / j.per_kv;
-            const float *from = j.q + ((size_t)row * j.n_heads + w.kv_head * j.per_kv + r % j.per_kv) * D + 2 * t;
+            const float *from = j.q + ((size_t)row * j.n_heads + w.kv_head * j.per_kv + r % j.per_kv) * D + LOW * t;
 #pragma unroll
             for (int k = 0; k < D / 16; k++) {
                 float2 lo = make_float2(0.0f, 0.0f), hi = lo;
                 if (r < w.n_all) {
                     lo = *(const float2 *)(from + 16 * k);
-                    hi = *(const float2 *)(from + 16 * k + 8);
+                    hi = *(const float2 *)(from + 16 * k + HIGH);
                 }
                 q[k][half] = pack2(T(), lo.x, lo.y);
                 q[k][2 + half] = pack2(T(), hi.x, hi.y);
@@ -72,27 +84,60 @@ template <typename T, int D> struct Decode {
         }
     }
 
-    /* Fold 16 positions from p into (top, sum, out). begin and end bound what rows g and g + 8 see. */
-    static __device__ __forceinline__ void fold(const struct attend_job &j, const T *kv, uint32_t p,
-        const uint32_t q[D / 16][4], const uint32_t begin[2], const uint32_t end[2], float top[2], float sum[2],
-        float out[D / 8][4])
+    static __device__ __forceinline__ void scores(
+        const unsigned char *keys, const uint32_t q[D / 16][4], float s[2 * N][4])
     {
-        const uint32_t lane = threadIdx.x % 32, t = lane % 4;
-        float s[2][4] = {};
 #pragma unroll
-        for (int k = 0; k < D / 16; k++) {
-            uint32_t b[4];
-            load_matrices<false>(b, kv + (lane / 16 * 8 + lane % 8) * Shape::ROW + 16 * k + lane / 8 % 2 * 8);
-            mma(T(), s[0], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
-            mma(T(), s[1], q[k][0], q[k][1], q[k][2], q[k][3], b[2], b[3]);
+        for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                uint32_t b[2][4];
+                Rows::keys(keys, n, c, b);
+#pragma unroll
+                for (int k = 2 * c; k < 2 * c + 2 && k < D / 16; k++) {
+                    mma(T(), s[2 * n], q[k][0], q[k][1], q[k][2], q[k][3], b[k % 2][0], b[k % 2][1]);
+                    mma(T(), s[2 * n + 1], q[k][0], q[k][1], q[k][2], q[k][3], b[k % 2][2], b[k % 2][3]);
+                }
+            }
+    }
+
+    /* out += s x values; hi: the end of the positions that exist. */
+    static __device__ __forceinline__ void mix(
+        const unsigned char *values, uint32_t p, uint32_t hi, const float s[2 * N][4], float out[D / 8][4])
+    {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const uint32_t a0 = pack2(T(), s[2 * n][0], s[2 * n][1]), a1 = pack2(T(), s[2 * n][2], s[2 * n][3]);
+            const uint32_t a2 = pack2(T(), s[2 * n + 1][0], s[2 * n + 1][1]);
+            const uint32_t a3 = pack2(T(), s[2 * n + 1][2], s[2 * n + 1][3]);
+            const uint32_t there = hi > p + 16 * n ? hi - (p + 16 * n) : 0;
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) {
+                uint32_t b[2][4];
+                Rows::values(values, n, c, there, b);
+#pragma unroll
+                for (int k = 2 * c; k < 2 * c + 2 && k < D / 16; k++) {
+                    mma(T(), out[2 * k], a0, a1, a2, a3, b[k % 2][0], b[k % 2][1]);
+                    mma(T(), out[2 * k + 1], a0, a1, a2, a3, b[k % 2][2], b[k % 2][3]);
+                }
+            }
         }
-        float shrink[2];
-        scale_scores<8>(j, &s[0][0]);
+    }
+
+    /* Fold a group from p into (top, sum, out). begin and end bound what rows g and g + 8 see. */
+    static __device__ __forceinline__ void fold(const struct attend_job &j, const unsigned char *kv, uint32_t p,
+        uint32_t hi, const uint32_t q[D / 16][4], const uint32_t begin[2], const uint32_t end[2], float top[2],
+        float sum[2], float out[D / 8][4])
+    {
+        const uint32_t t = threadIdx.x % 4;
+        float s[2 * N][4] = {}, shrink[2];
+        scores(kv, q, s);
+        scale_scores<8 * N>(j, &s[0][0]);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float most = top[half];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < 4 * N; i++) {
                 float &x = s[i / 2][2 * half + i % 2];
                 const uint32_t at = p + i / 2 * 8 + 2 * t + i % 2;
                 x = at >= begin[half] && at < end[half] ? x : -INFINITY;
@@ -105,14 +150,12 @@ template <typename T, int D> struct Decode {
             top[half] = most;
             sum[half] = __fmul_rn(sum[half], shrink[half]);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < 4 * N; i++) {
                 float &x = s[i / 2][2 * half + i % 2];
                 x = exp2_fast(__fsub_rn(x, base));
                 sum[half] = __fadd_rn(sum[half], x);
             }
         }
-        const uint32_t a0 = pack2(T(), s[0][0], s[0][1]), a1 = pack2(T(), s[0][2], s[0][3]);
-        const uint32_t a2 = pack2(T(), s[1][0], s[1][1]), a3 = pack2(T(), s[1][2], s[1][3]);
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
             out[n][0] *= shrink[0];
@@ -120,14 +163,7 @@ template <typename T, int D> struct Decode {
             out[n][2] *= shrink[1];
             out[n][3] *= shrink[1];
         }
-        const T *v = kv + GROUP * Shape::ROW;
-#pragma unroll
-        for (int n = 0; n < D / 16; n++) {
-            uint32_t b[4];
-            load_matrices<true>(b, v + (lane / 8 % 2 * 8 + lane % 8) * Shape::ROW + 16 * n + lane / 16 * 8);
-            mma(T(), out[2 * n], a0, a1, a2, a3, b[0], b[1]);
-            mma(T(), out[2 * n + 1], a0, a1, a2, a3, b[2], b[3]);
-        }
+        mix(kv + Rows::ROOM, p, hi, s, out);
     }
 
     /* The warps' results of a part into shared memory, scaled to their common maximum. Returns nothing: room[w][r][D]
@@ -155,10 +191,12 @@ template <typename T, int D> struct Decode {
             for (int w = 0; w < WARPS; w++)
                 most = fmaxf(most, stats[w][r][0]);
             const float factor = top[half] == -INFINITY ? 0.0f : exp2_fast(top[half] - most);
-            float *to = room + ((size_t)warp * PACK + r) * D + 2 * t;
+            float *to = room + ((size_t)warp * PACK + r) * D;
 #pragma unroll
-            for (int n = 0; n < D / 8; n++)
-                *(float2 *)(to + 8 * n) = make_float2(out[n][2 * half] * factor, out[n][2 * half + 1] * factor);
+            for (int n = 0; n < D / 16; n++) {
+                const float *x = &out[2 * n][2 * half], *y = &out[2 * n + 1][2 * half];
+                Rows::put4(to + 16 * n, x[0] * factor, x[1] * factor, y[0] * factor, y[1] * factor);
+            }
         }
         __syncthreads();
     }
@@ -209,6 +247,7 @@ __device__ static void write_part(const struct attend_job &j, const struct part_
     }
 }
 
+template <int GROUP>
 __device__ static bool work_of(
     const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, uint32_t split, struct part_work &w)
 {
@@ -217,21 +256,23 @@ __device__ static bool work_of(
     w.kv_head = kv_head;
     w.n_all = w.s.n_rows * j.per_kv;
     const uint32_t first_pos = w.s.n_kv - w.s.n_rows;
-    const uint32_t begin = j.window > 0 && first_pos + 1 > j.window ? first_pos + 1 - j.window : 0;
-    w.first_part = begin / split;
-    w.lo = max(item.part * split, begin / GROUP * GROUP);
+    w.begin = j.window > 0 && first_pos + 1 > j.window ? first_pos + 1 - j.window : 0;
+    w.first_part = w.begin / split;
+    w.lo = max(item.part * split, w.begin / GROUP * GROUP);
     w.hi = min((item.part + 1) * split, w.s.n_kv);
     return item.part >= w.first_part;
 }
 
 /* A part's results of the warps, in memory and stats. */
-template <typename T, int D>
-__device__ void decode_part(const struct attend_job &j, const struct part_work &w, T *memory, float (*stats)[PACK][2])
+template <class C, int D>
+__device__ void decode_part(
+    const struct attend_job &j, const struct part_work &w, unsigned char *memory, float (*stats)[PACK][2])
 {
-    using S = Decode<T, D>;
-    using Shape = DecodeShape<D>;
+    using S = Decode<C, D>;
+    using Shape = DecodeShape<C, D>;
+    constexpr int GROUP = Shape::GROUP;
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
-    T *mine = memory + (size_t)warp * STAGES * Shape::STAGE;
+    unsigned char *mine = memory + (size_t)warp * STAGES * Shape::STAGE;
     uint32_t q[D / 16][4], begin[2], end[2];
     float out[D / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
     for (int half = 0; half < 2; half++) {
@@ -248,7 +289,7 @@ __device__ void decode_part(const struct attend_job &j, const struct part_work &
     for (int stage = 0; p < w.hi; p += WARPS * GROUP, stage = (stage + 1) % STAGES) {
         copy_wait<STAGES - 1>();
         __syncwarp();
-        S::fold(j, mine + stage * Shape::STAGE, p, q, begin, end, top, sum, out);
+        S::fold(j, mine + stage * Shape::STAGE, p, w.hi, q, begin, end, top, sum, out);
         __syncwarp();
         S::fetch(j, w, mine + stage * Shape::STAGE, p + STAGES * WARPS * GROUP);
     }
@@ -256,8 +297,8 @@ __device__ void decode_part(const struct attend_job &j, const struct part_work &
     S::share(top, sum, out, (float *)memory, stats, w.n_all);
 }
 
-template <typename T, int D>
-__global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ struct attend_job j)
+template <class C, int D>
+__global__ void __launch_bounds__(THREADS, BLOCKS<D>) decode_kernel(const __grid_constant__ struct attend_job j)
 {
     SHARED_ROOM(memory);
     __shared__ float stats[WARPS][PACK][2];
@@ -270,9 +311,9 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__
         if (i + gridDim.x < n) /* on its way while this one is computed */
             next = j.plan->items[(i + gridDim.x) / j.n_kv_heads];
         struct part_work w;
-        if (!work_of(j, item, i % j.n_kv_heads, split, w))
+        if (!work_of<DecodeShape<C, D>::GROUP>(j, item, i % j.n_kv_heads, split, w))
             continue;
-        decode_part<T, D>(j, w, (T *)memory, stats);
+        decode_part<C, D>(j, w, (unsigned char *)memory, stats);
         write_part<D>(j, w, item, (const float *)memory, stats);
         const uint32_t n_parts = item.n_parts - w.first_part;
         if (n_parts > 1 && attend_is_last<THREADS>(&j.arrived[item.counter * j.n_kv_heads + w.kv_head], n_parts))
@@ -282,8 +323,8 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__
 }
 
 /* A tile of rows and all parts of its context, one after the other: what decode_kernel's blocks do side by side. */
-template <typename T, int D>
-__global__ void __launch_bounds__(THREADS) whole_kernel(const __grid_constant__ struct attend_job j)
+template <class C, int D>
+__global__ void __launch_bounds__(THREADS, WHOLE_BLOCKS<C, D>) whole_kernel(const __grid_constant__ struct attend_job j)
 {
     SHARED_ROOM(memory);
     __shared__ float stats[WARPS][PACK][2];
@@ -302,9 +343,9 @@ __global__ void __launch_bounds__(THREADS) whole_kernel(const __grid_constant__ 
             held[h] = joined_nothing();
         struct part_work w;
         for (; item.part < item.n_parts; item.part++) {
-            if (!work_of(j, item, i % j.n_kv_heads, split, w))
+            if (!work_of<DecodeShape<C, D>::GROUP>(j, item, i % j.n_kv_heads, split, w))
                 continue;
-            decode_part<T, D>(j, w, (T *)memory, stats);
+            decode_part<C, D>(j, w, (unsigned char *)memory, stats);
 #pragma unroll
             for (int h = 0; h < HELD; h++) {
                 const uint32_t at = threadIdx.x + h * THREADS, r = at / (D / 4);
@@ -327,36 +368,42 @@ __global__ void __launch_bounds__(THREADS) whole_kernel(const __grid_constant__ 
     }
 }
 
-template <typename T, int D> static void run(struct dev *d, const struct attend_job *j, bool whole)
+template <class C, int D> static void run(struct dev *d, const struct attend_job *j, bool whole)
 {
-    const size_t bytes = DecodeShape<D>::BYTES;
-    const uint32_t per_sm = D <= 128 ? 3 : 1;
-    cuda_launch(d, whole ? whole_kernel<T, D> : decode_kernel<T, D>, dim3(d->n_sms * per_sm), THREADS, bytes, *j);
+    const size_t bytes = DecodeShape<C, D>::BYTES;
+    cuda_launch(d, whole ? whole_kernel<C, D> : decode_kernel<C, D>, dim3(d->n_sms * BLOCKS<D>), THREADS, bytes, *j);
 }
 
-template <typename T> static void run_size(struct dev *d, const struct attend_job *j, bool whole)
+template <class C> static void run_size(struct dev *d, const struct attend_job *j, bool whole)
 {
     switch (j->head_dim) {
-    case 64: run<T, 64>(d, j, whole); break;
-    case 80: run<T, 80>(d, j, whole); break;
-    case 96: run<T, 96>(d, j, whole); break;
-    case 128: run<T, 128>(d, j, whole); break;
-    default: run<T, 256>(d, j, whole); break;
+    case 64: run<C, 64>(d, j, whole); break;
+    case 80:
+        if constexpr (!C::SCALED) /* groups of 32 do not fit */
+            run<C, 80>(d, j, whole);
+        break;
+    case 96: run<C, 96>(d, j, whole); break;
+    case 128: run<C, 128>(d, j, whole); break;
+    default: run<C, 256>(d, j, whole); break;
+    }
+}
+
+static void run_cache(struct dev *d, const struct attend_job *j, bool whole)
+{
+    switch (j->dtype) {
+    case DTYPE_F16: run_size<CachePlain<__half>>(d, j, whole); break;
+    case DTYPE_F8_E4M3: run_size<CacheF8>(d, j, whole); break;
+    case DTYPE_Q8_0: run_size<CacheQ8>(d, j, whole); break;
+    default: run_size<CachePlain<__nv_bfloat16>>(d, j, whole); break;
     }
 }
 
 void attend_decode(struct dev *d, const struct batch *, const struct attend_job *j)
 {
-    if (j->dtype == DTYPE_F16)
-        run_size<__half>(d, j, false);
-    else
-        run_size<__nv_bfloat16>(d, j, false);
+    run_cache(d, j, false);
 }
 
 void attend_whole(struct dev *d, const struct batch *, const struct attend_job *j)
 {
-    if (j->dtype == DTYPE_F16)
-        run_size<__half>(d, j, true);
-    else
-        run_size<__nv_bfloat16>(d, j, true);
+    run_cache(d, j, true);
 }

@@ -3,17 +3,22 @@
  * A block takes a tile of (row, query head) pairs that share a kv head: TILE of them, rows outermost. Its 4 warps own
  * 16 * M pairs each and share keys and values, which come KEYS positions at a time through a double buffer. Scores,
  * softmax and output stay in registers; positions are walked ascending from a multiple of KEYS. */
-#include "cuda/attend.cuh"
+#include "cuda/attend_cache.cuh"
 
 #define WARPS   4
 #define THREADS (WARPS * 32)
 
-template <int D> struct PrefillShape {
+template <int D> struct PrefillTile {
     static constexpr int M = D <= 128 ? 2 : 1; /* tiles of 16 pairs a warp: as many as its registers hold */
     static constexpr int KEYS = D <= 128 ? 64 : 32;
     static constexpr int TILE = WARPS * 16 * M;
-    static constexpr int ROW = D + 8; /* see attend_decode.cu */
-    static constexpr size_t BYTES = (size_t)(TILE + 4 * KEYS) * ROW * 2;
+    static constexpr int ROW = D + 8; /* of queries, in elements: an odd number of 16 bytes */
+};
+
+template <class C, int D> struct PrefillShape : PrefillTile<D> {
+    using Tile = PrefillTile<D>;
+    using Rows = CacheRows<C, D, Tile::KEYS>;
+    static constexpr size_t BYTES = (size_t)Tile::TILE * Tile::ROW * 2 + 4 * (size_t)Rows::ROOM;
 };
 
 struct tile_work {
@@ -24,27 +29,23 @@ struct tile_work {
     uint32_t begin, end;              /* positions that some row sees */
 };
 
-template <typename T, int D> struct Prefill {
-    using Shape = PrefillShape<D>;
-    static constexpr int M = Shape::M, KEYS = Shape::KEYS, ROW = Shape::ROW;
+template <class C, int D> struct Prefill {
+    using T = typename C::Type;
+    using Shape = PrefillShape<C, D>;
+    using Rows = typename Shape::Rows;
+    static constexpr int M = Shape::M, KEYS = Shape::KEYS, ROW = Shape::ROW, CHUNKS = (D + 31) / 32;
 
     /* Keys and values of positions p .. p+KEYS-1; a warp asks for runs of 16. */
     static __device__ __forceinline__ void fetch(
-        const struct attend_job &j, const struct tile_work &w, T *to, uint32_t p)
+        const struct attend_job &j, const struct tile_work &w, unsigned char *to, uint32_t p)
     {
-        const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const uint32_t warp = threadIdx.x / 32;
         for (uint32_t group = warp; group < KEYS / 16; group += WARPS) {
             const uint32_t from = p + group * 16;
-            const bool any = from < w.end && from + 16 > w.begin;
-            const unsigned char *at = any ? position_at(j, w.table, w.kv_head, from) : j.blocks;
-#pragma unroll
-            for (int i = 0; i < 16 * D / 8 / 32; i++) {
-                const uint32_t c = lane + 32 * i, row = c / (D / 8), column = c % (D / 8) * 8;
-                const bool there = any && from + row < w.s.n_kv;
-                T *k = to + (group * 16 + row) * ROW + column;
-                copy_async(k, at + j.k_at + (size_t)c * 16, there);
-                copy_async(k + KEYS * ROW, at + j.v_at + (size_t)c * 16, there);
-            }
+            const uint32_t there = from < w.end && from + 16 > w.begin ? w.s.n_kv - from : 0;
+            const unsigned char *at = there > 0 ? position_at(j, w.table, w.kv_head, from) : j.blocks;
+            Rows::fetch(to, group, at + j.k_at, there);
+            Rows::fetch(to + Rows::ROOM, group, at + j.v_at, there);
         }
         copy_commit();
     }
@@ -58,28 +59,35 @@ template <typename T, int D> struct Prefill {
                 const size_t row = w.first + pair / j.per_kv, head = w.kv_head * j.per_kv + pair % j.per_kv;
                 x = *(const float4 *)(j.q + (row * j.n_heads + head) * D + column);
             }
-            *(uint2 *)(to + pair * ROW + column) = make_uint2(pack2(T(), x.x, x.y), pack2(T(), x.z, x.w));
+            *(uint32_t *)(to + pair * ROW + Rows::query_low(column)) = pack2(T(), x.x, x.y);
+            *(uint32_t *)(to + pair * ROW + Rows::query_high(column)) = pack2(T(), x.z, x.w);
         }
     }
 
-    static __device__ __forceinline__ void scores(const T *q, const T *k, float s[M][KEYS / 8][4])
+    static __device__ __forceinline__ void scores(const T *q, const unsigned char *keys, float s[M][KEYS / 8][4])
     {
         const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
-        for (int d = 0; d < D / 16; d++) {
-            uint32_t a[M][4];
+        for (int c = 0; c < CHUNKS; c++) {
+            uint32_t a[2][M][4];
 #pragma unroll
-            for (int m = 0; m < M; m++)
-                load_matrices<false>(a[m], q + ((warp * M + m) * 16 + lane % 16) * ROW + 16 * d + lane / 16 * 8);
+            for (int d = 2 * c; d < 2 * c + 2 && d < D / 16; d++)
+#pragma unroll
+                for (int m = 0; m < M; m++)
+                    load_matrices<false>(
+                        a[d % 2][m], q + ((warp * M + m) * 16 + lane % 16) * ROW + 16 * d + lane / 16 * 8);
 #pragma unroll
             for (int n = 0; n < KEYS / 16; n++) {
-                uint32_t b[4];
-                load_matrices<false>(b, k + (16 * n + lane / 16 * 8 + lane % 8) * ROW + 16 * d + lane / 8 % 2 * 8);
+                uint32_t b[2][4];
+                Rows::keys(keys, n, c, b);
 #pragma unroll
-                for (int m = 0; m < M; m++) {
-                    mma(T(), s[m][2 * n], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
-                    mma(T(), s[m][2 * n + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
-                }
+                for (int d = 0; d < 2 && 2 * c + d < D / 16; d++)
+#pragma unroll
+                    for (int m = 0; m < M; m++) {
+                        const uint32_t *x = a[d][m];
+                        mma(T(), s[m][2 * n], x[0], x[1], x[2], x[3], b[d][0], b[d][1]);
+                        mma(T(), s[m][2 * n + 1], x[0], x[1], x[2], x[3], b[d][2], b[d][3]);
+                    }
             }
         }
     }
@@ -148,9 +156,10 @@ template <typename T, int D> struct Prefill {
             }
     }
 
-    static __device__ __forceinline__ void mix(const T *v, const float s[M][KEYS / 8][4], float out[M][D / 8][4])
+    /* there: positions from the first of these that exist. */
+    static __device__ __forceinline__ void mix(
+        const unsigned char *values, uint32_t there, const float s[M][KEYS / 8][4], float out[M][D / 8][4])
     {
-        const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
         for (int k = 0; k < KEYS / 16; k++) {
             uint32_t a[M][4];
@@ -162,14 +171,16 @@ template <typename T, int D> struct Prefill {
                 a[m][3] = pack2(T(), s[m][2 * k + 1][2], s[m][2 * k + 1][3]);
             }
 #pragma unroll
-            for (int n = 0; n < D / 16; n++) {
-                uint32_t b[4];
-                load_matrices<true>(b, v + (16 * k + lane / 8 % 2 * 8 + lane % 8) * ROW + 16 * n + lane / 16 * 8);
+            for (int c = 0; c < CHUNKS; c++) {
+                uint32_t b[2][4];
+                Rows::values(values, k, c, there > 16 * k ? there - 16 * k : 0, b);
 #pragma unroll
-                for (int m = 0; m < M; m++) {
-                    mma(T(), out[m][2 * n], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
-                    mma(T(), out[m][2 * n + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
-                }
+                for (int n = 2 * c; n < 2 * c + 2 && n < D / 16; n++)
+#pragma unroll
+                    for (int m = 0; m < M; m++) {
+                        mma(T(), out[m][2 * n], a[m][0], a[m][1], a[m][2], a[m][3], b[n % 2][0], b[n % 2][1]);
+                        mma(T(), out[m][2 * n + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[n % 2][2], b[n % 2][3]);
+                    }
             }
         }
     }
@@ -177,7 +188,7 @@ template <typename T, int D> struct Prefill {
     static __device__ __forceinline__ void write(
         const struct attend_job &j, const struct tile_work &w, float sum[M][2], float out[M][D / 8][4])
     {
-        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
@@ -189,17 +200,12 @@ template <typename T, int D> struct Prefill {
                 if (pair >= w.n_pairs)
                     continue;
                 const size_t row = w.first + pair / j.per_kv, head = w.kv_head * j.per_kv + pair % j.per_kv;
-                const size_t at = (row * j.n_heads + head) * D + 2 * t;
+                const size_t at = (row * j.n_heads + head) * D;
                 const float inv = 1.0f / total;
 #pragma unroll
-                for (int n = 0; n < D / 8; n++) {
-                    const float x = out[m][n][2 * half] * inv, y = out[m][n][2 * half + 1] * inv;
-                    if (j.out.f32 != NULL)
-                        *(float2 *)(j.out.f32 + at + 8 * n) = make_float2(x, y);
-                    if (j.out.f16 != NULL)
-                        *(uint32_t *)(j.out.f16 + at + 8 * n) = pack_half(x, y);
-                    if (j.out.bf16 != NULL)
-                        *(uint32_t *)(j.out.bf16 + at + 8 * n) = pack_bf16(x, y);
+                for (int n = 0; n < D / 16; n++) {
+                    const float *x = &out[m][2 * n][2 * half], *y = &out[m][2 * n + 1][2 * half];
+                    Rows::act4(j.out, at + 16 * n, x[0] * inv, x[1] * inv, y[0] * inv, y[1] * inv);
                 }
             }
     }
@@ -221,13 +227,14 @@ __device__ static struct tile_work work_of(
     return w;
 }
 
-template <typename T, int D>
+template <class C, int D>
 __global__ void __launch_bounds__(THREADS) prefill_kernel(const __grid_constant__ struct attend_job j)
 {
-    using S = Prefill<T, D>;
-    using Shape = PrefillShape<D>;
-    extern __shared__ uint4 memory[];
-    T *q = (T *)memory, *kv = q + Shape::TILE * Shape::ROW;
+    using S = Prefill<C, D>;
+    using Shape = PrefillShape<C, D>;
+    SHARED_ROOM(memory);
+    typename C::Type *q = (typename C::Type *)memory;
+    unsigned char *kv = (unsigned char *)(q + Shape::TILE * Shape::ROW);
     launch_wait();
     if (blockIdx.y >= j.plan->n_tiles)
         return;
@@ -248,7 +255,7 @@ __global__ void __launch_bounds__(THREADS) prefill_kernel(const __grid_constant_
             sum[m][half] = 0.0f;
         }
     uint32_t p = w.begin / Shape::KEYS * Shape::KEYS;
-    constexpr int STAGE = 2 * Shape::KEYS * Shape::ROW;
+    constexpr int STAGE = 2 * Shape::Rows::ROOM;
     S::fetch(j, w, kv, p);
     S::load_q(j, w, q);
     for (int stage = 0; p < w.end; p += Shape::KEYS, stage ^= 1) {
@@ -259,43 +266,48 @@ __global__ void __launch_bounds__(THREADS) prefill_kernel(const __grid_constant_
         copy_wait<1>();
         __syncthreads();
         float s[S::M][Shape::KEYS / 8][4] = {};
-        const T *keys = kv + stage * STAGE;
+        const unsigned char *keys = kv + stage * STAGE;
         S::scores(q, keys, s);
         const bool masked = p + Shape::KEYS > w.pos + 1 || (j.window > 0 && p + j.window < w.end);
         S::soften(j, p, masked, limit, s, top, sum, out);
-        S::mix(keys + Shape::KEYS * Shape::ROW, s, out);
+        S::mix(keys + Shape::Rows::ROOM, w.s.n_kv - p, s, out);
         __syncthreads();
     }
     S::write(j, w, sum, out);
 }
 
-template <typename T, int D> static void run(struct dev *d, const struct batch *b, const struct attend_job *j)
+template <class C, int D> static void run(struct dev *d, const struct batch *b, const struct attend_job *j)
 {
-    const uint32_t rows = attend_rows(PrefillShape<D>::TILE, j->per_kv);
+    const uint32_t rows = attend_rows(PrefillTile<D>::TILE, j->per_kv);
     const uint32_t tiles = (b->n_rows + rows - 1) / rows + b->n_seqs; /* at most; the plan knows how many */
-    cuda_launch(d, prefill_kernel<T, D>, dim3(j->n_kv_heads, tiles), THREADS, PrefillShape<D>::BYTES, *j);
+    cuda_launch(d, prefill_kernel<C, D>, dim3(j->n_kv_heads, tiles), THREADS, PrefillShape<C, D>::BYTES, *j);
 }
 
-template <typename T> static void run_size(struct dev *d, const struct batch *b, const struct attend_job *j)
+template <class C> static void run_size(struct dev *d, const struct batch *b, const struct attend_job *j)
 {
     switch (j->head_dim) {
-    case 64: run<T, 64>(d, b, j); break;
-    case 80: run<T, 80>(d, b, j); break;
-    case 96: run<T, 96>(d, b, j); break;
-    case 128: run<T, 128>(d, b, j); break;
-    default: run<T, 256>(d, b, j); break;
+    case 64: run<C, 64>(d, b, j); break;
+    case 80:
+        if constexpr (!C::SCALED) /* groups of 32 do not fit */
+            run<C, 80>(d, b, j);
+        break;
+    case 96: run<C, 96>(d, b, j); break;
+    case 128: run<C, 128>(d, b, j); break;
+    default: run<C, 256>(d, b, j); break;
     }
 }
 
 uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv)
 {
-    return attend_rows(head_dim <= 128 ? PrefillShape<128>::TILE : PrefillShape<256>::TILE, per_kv);
+    return attend_rows(head_dim <= 128 ? PrefillTile<128>::TILE : PrefillTile<256>::TILE, per_kv);
 }
 
 void attend_prefill(struct dev *d, const struct batch *b, const struct attend_job *j)
 {
-    if (j->dtype == DTYPE_F16)
-        run_size<__half>(d, b, j);
-    else
-        run_size<__nv_bfloat16>(d, b, j);
+    switch (j->dtype) {
+    case DTYPE_F16: run_size<CachePlain<__half>>(d, b, j); break;
+    case DTYPE_F8_E4M3: run_size<CacheF8>(d, b, j); break;
+    case DTYPE_Q8_0: run_size<CacheQ8>(d, b, j); break;
+    default: run_size<CachePlain<__nv_bfloat16>>(d, b, j); break;
+    }
 }

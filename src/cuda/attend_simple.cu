@@ -3,26 +3,16 @@
  * online softmax between tiles. */
 #include "cuda/attend.cuh"
 
-extern "C" {
-#include "tensor/quant.h"
-}
-
 #define TILE 128 /* positions, and threads of a block */
 
-__device__ static float element(const unsigned char *row, uint32_t i, enum dtype dtype)
+/* Element i of position p; at: the first byte of its 16. */
+__device__ static float element(const struct attend_job &j, const unsigned char *at, uint32_t p, uint32_t i)
 {
-    if (dtype == DTYPE_Q8_0) {
-        const struct block_q8_0 *b = (const struct block_q8_0 *)row + i / 32;
-        return (float)b->qs[i % 32] * __half2float(__ushort_as_half(b->d));
-    }
-    return float_load(row, i, dtype);
-}
-
-__device__ static const unsigned char *row_at(
-    const struct attend_job &j, const uint32_t *table, uint32_t kv_head, uint32_t p)
-{
-    return j.blocks + (uint64_t)table[p / j.block_tokens] * j.block_bytes +
-           ((uint64_t)kv_head * j.block_tokens + p % j.block_tokens) * j.row_bytes;
+    p %= 16;
+    if (j.dtype == DTYPE_Q8_0)
+        return (float)(int8_t)at[q8_value_at(j.head_dim, p, i)] *
+               __half2float(*(const __half *)(at + q8_scale_at(j.head_dim, p, i)));
+    return float_load(at + (size_t)p * j.row_bytes, i, j.dtype);
 }
 
 __global__ static void simple_kernel(const __grid_constant__ struct attend_job j)
@@ -45,10 +35,10 @@ __global__ static void simple_kernel(const __grid_constant__ struct attend_job j
         const bool visible = p >= begin && p < end;
         float s = -INFINITY;
         if (visible) {
-            const unsigned char *k = row_at(j, table, kv_head, p) + j.k_at;
+            const unsigned char *k = position_at(j, table, kv_head, p / 16 * 16) + j.k_at;
             s = 0.0f;
             for (uint32_t i = 0; i < n; i++)
-                s += q[i] * element(k, i, j.dtype);
+                s += q[i] * element(j, k, p, i);
             scale_scores<1>(j, &s);
         }
         const float most = fmaxf(top, block_reduce<true>(s));
@@ -59,7 +49,7 @@ __global__ static void simple_kernel(const __grid_constant__ struct attend_job j
         for (uint32_t i = threadIdx.x; i < n; i += TILE) {
             float acc = out[i] * shrink;
             for (uint32_t t = lo < begin ? begin - lo : 0; t < TILE && lo + t < end; t++)
-                acc += weight[t] * element(row_at(j, table, kv_head, lo + t) + j.v_at, i, j.dtype);
+                acc += weight[t] * element(j, position_at(j, table, kv_head, (lo + t) / 16 * 16) + j.v_at, lo + t, i);
             out[i] = acc;
         }
         __syncthreads();

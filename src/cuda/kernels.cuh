@@ -223,6 +223,17 @@ __device__ __forceinline__ void act_put4(struct act_rows out, size_t at, float4 
         *(uint2 *)(out.bf16 + at) = make_uint2(pack_bf16(x.x, x.y), pack_bf16(x.z, x.w));
 }
 
+/* Two neighbours; at is even. */
+__device__ __forceinline__ void act_put2(struct act_rows out, size_t at, float x, float y)
+{
+    if (out.f32 != NULL)
+        *(float2 *)(out.f32 + at) = make_float2(x, y);
+    if (out.f16 != NULL)
+        *(uint32_t *)(out.f16 + at) = pack_half(x, y);
+    if (out.bf16 != NULL)
+        *(uint32_t *)(out.bf16 + at) = pack_bf16(x, y);
+}
+
 __device__ __forceinline__ float glu_of(float gate, float up, enum glu kind)
 {
     const float y = kind == GLU_SILU

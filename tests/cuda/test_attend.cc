@@ -1,8 +1,12 @@
-/* Attention of few rows, and in fixed cuts, emulated: against float64 through tables of scattered and freed blocks;
- * and, with fixed cuts, that a row gives the same bits alone, among guesses, in a chunk of a prompt and in company. */
+/* Attention of few rows, of many, and in fixed cuts, emulated, over each type of cache: against float64 through tables
+ * of scattered and freed blocks; and, with fixed cuts, that a row gives the same bits alone, among guesses, in a chunk
+ * of a prompt and in company. */
 #include "testing_cuda.h"
 
 #include "cuda/attend.cuh"
+
+#include <map>
+#include <tuple>
 
 #define SCALE 0.1f
 
@@ -11,6 +15,7 @@ static struct dev device;
 struct shape {
     uint32_t n_heads, n_kv_heads, head_dim, window, block_tokens;
     float cap;
+    enum dtype kv;
 };
 
 /* Sequence `who` at a place: the same numbers in whatever batch it comes. */
@@ -30,6 +35,65 @@ static float number(uint32_t who, uint32_t pos, uint32_t head, uint32_t i, uint3
     return __half2float(__float2half_rn(y));
 }
 
+static uint32_t row_bytes_of(const shape &c)
+{
+    return c.kv == DTYPE_Q8_0 ? c.head_dim / 32 * 34 : c.kv == DTYPE_F8_E4M3 ? c.head_dim : 2 * c.head_dim;
+}
+
+/* A row of the cache: its elements as bytes, its scales, and what they are worth. */
+struct stored {
+    std::vector<unsigned char> bytes;
+    std::vector<__half> scales;
+    std::vector<float> worth;
+};
+
+static stored make_row(const shape &c, uint32_t who, uint32_t pos, uint32_t head, uint32_t kind)
+{
+    stored r;
+    float scale = 1.0f;
+    for (uint32_t i = 0; i < c.head_dim; i++) {
+        const float x = number(who, pos, head, i, kind);
+        uint16_t bits = 0;
+        if (c.kv == DTYPE_Q8_0 && i % 32 == 0) {
+            float most = 0.0f;
+            for (uint32_t k = 0; k < 32; k++)
+                most = std::max(most, std::fabs(number(who, pos, head, i + k, kind)));
+            r.scales.push_back(__float2half_rn(most / 127.0f));
+            scale = most / 127.0f;
+        }
+        switch (c.kv) {
+        case DTYPE_Q8_0:
+            bits = (uint8_t)std::lrint(x / scale);
+            r.worth.push_back((float)(int8_t)bits * __half2float(r.scales.back()));
+            break;
+        case DTYPE_F8_E4M3:
+            bits = __nv_fp8_e4m3(x).__x;
+            r.worth.push_back((float)__nv_fp8_e4m3(x));
+            break;
+        case DTYPE_BF16:
+            bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+            r.worth.push_back(__bfloat162float(__float2bfloat16_rn(x)));
+            break;
+        default:
+            bits = __half_as_ushort(__float2half_rn(x));
+            r.worth.push_back(x);
+            break;
+        }
+        r.bytes.push_back((unsigned char)bits);
+        if (row_bytes_of(c) == 2 * c.head_dim)
+            r.bytes.push_back((unsigned char)(bits >> 8));
+    }
+    return r;
+}
+
+static const stored &row_of(const shape &c, uint32_t who, uint32_t pos, uint32_t head, uint32_t kind)
+{
+    static std::map<std::tuple<uint32_t, enum dtype, uint32_t, uint32_t, uint32_t, uint32_t>, stored> rows;
+    const auto key = std::make_tuple(c.head_dim, c.kv, who, pos, head, kind);
+    const auto found = rows.find(key);
+    return found != rows.end() ? found->second : rows[key] = make_row(c, who, pos, head, kind);
+}
+
 /* A batch of sequences: tables that lie backwards, blocks behind the window freed. */
 struct batch_memory {
     shape c;
@@ -42,7 +106,7 @@ struct batch_memory {
 
     batch_memory(const shape &s, const std::vector<part> &parts)
         : c(s), n_rows(0), seq_rows(0), each(0), blocks(room_of(s, parts)),
-          block_bytes((uint64_t)2 * s.n_kv_heads * s.block_tokens * s.head_dim * 2)
+          block_bytes((uint64_t)2 * s.n_kv_heads * s.block_tokens * row_bytes_of(s))
     {
         each = blocks_each(s, parts);
         table.assign(parts.size() * each, KV_BLOCK_NONE);
@@ -60,17 +124,20 @@ struct batch_memory {
 
     static size_t room_of(const shape &s, const std::vector<part> &parts)
     {
-        return parts.size() * blocks_each(s, parts) * 2 * s.n_kv_heads * s.block_tokens * s.head_dim * 2;
+        return parts.size() * blocks_each(s, parts) * 2 * s.n_kv_heads * s.block_tokens * row_bytes_of(s);
     }
 
     void put(const part &p, uint32_t block, uint32_t position)
     {
-        __half *keys = (__half *)(blocks.p + block * block_bytes), *values = keys + block_bytes / 4;
-        for (uint32_t h = 0; h < c.n_kv_heads; h++)
-            for (uint32_t i = 0; i < c.head_dim; i++) {
-                const size_t at = ((size_t)h * c.block_tokens + position % c.block_tokens) * c.head_dim + i;
-                keys[at] = __float2half_rn(number(p.who, position, h, i, KEY));
-                values[at] = __float2half_rn(number(p.who, position, h, i, VALUE));
+        const uint32_t at = position % c.block_tokens, bytes = row_bytes_of(c);
+        for (uint32_t kind : {KEY, VALUE})
+            for (uint32_t h = 0; h < c.n_kv_heads; h++) {
+                const stored &r = row_of(c, p.who, position, h, kind);
+                unsigned char *to = blocks.p + block * block_bytes + (kind == VALUE ? block_bytes / 2 : 0);
+                to += ((size_t)h * c.block_tokens + at / 16 * 16) * bytes;
+                std::memcpy(to + at % 16 * r.bytes.size(), r.bytes.data(), r.bytes.size());
+                std::memcpy(
+                    to + 16 * r.bytes.size() + at % 16 * 2 * r.scales.size(), r.scales.data(), 2 * r.scales.size());
             }
     }
 
@@ -127,17 +194,20 @@ static std::vector<float> attend(const shape &c, const std::vector<part> &parts,
     j.block_bytes = m.block_bytes;
     j.v_at = m.block_bytes / 2;
     j.block_tokens = c.block_tokens;
-    j.row_bytes = c.head_dim * 2;
-    j.dtype = DTYPE_F16;
+    j.row_bytes = row_bytes_of(c);
+    j.dtype = c.kv;
     j.plan = device.plan;
     j.parts = room.p;
     j.part_sums = room.p + (size_t)PARTS_MAX * c.n_heads * c.head_dim;
     j.arrived = arrived.p;
     j.out.f32 = out.p;
-    attend_plan(&device, &b, per_kv, PACK / per_kv, 3 * device.n_sms / c.n_kv_heads + 1, 64);
+    const uint32_t tile_rows = fixed ? PACK / per_kv : attend_tile_rows(c.head_dim, per_kv);
+    attend_plan(&device, &b, per_kv, tile_rows, 3 * device.n_sms / c.n_kv_heads + 1, 64);
     attend_decode(&device, &b, &j);
     if (fixed)
         attend_whole(&device, &b, &j);
+    else if (m.seq_rows * per_kv > DECODE_PAIRS)
+        attend_prefill(&device, &b, &j);
     for (size_t i = 0; i < arrived.n; i++)
         expect(arrived.p[i] == 0, "counters are zero again");
     return std::vector<float>(out.p, out.p + out.n);
@@ -152,16 +222,21 @@ static std::vector<float> reference(const shape &c, const std::vector<part> &par
             for (uint32_t h = 0; h < c.n_heads; h++) {
                 const uint32_t lo = c.window > 0 && pos + 1 > c.window ? pos + 1 - c.window : 0;
                 std::vector<double> y(c.head_dim, 0.0);
+                std::vector<float> query;
+                for (uint32_t i = 0; i < c.head_dim; i++)
+                    query.push_back(number(p.who, pos, h, i, QUERY));
                 double total = 0.0;
                 for (uint32_t k = lo; k <= pos; k++) {
+                    const std::vector<float> &key = row_of(c, p.who, k, h / per_kv, KEY).worth;
+                    const std::vector<float> &value = row_of(c, p.who, k, h / per_kv, VALUE).worth;
                     double s = 0.0;
                     for (uint32_t i = 0; i < c.head_dim; i++)
-                        s += (double)number(p.who, pos, h, i, QUERY) * (double)number(p.who, k, h / per_kv, i, KEY);
+                        s += (double)query[i] * (double)key[i];
                     s *= SCALE;
                     const double e = std::exp(c.cap > 0 ? c.cap * std::tanh(s / c.cap) : s);
                     total += e;
                     for (uint32_t i = 0; i < c.head_dim; i++)
-                        y[i] += e * (double)number(p.who, k, h / per_kv, i, VALUE);
+                        y[i] += e * (double)value[i];
                 }
                 for (const double v : y)
                     out.push_back((float)(v / total));
@@ -173,7 +248,13 @@ static void check_near(const shape &c, const std::vector<part> &parts, bool fixe
 {
     const std::vector<float> got = attend(c, parts, fixed), want = reference(c, parts);
     const double far = distance_of(got.data(), want.data(), want.size());
-    expect(far < 2e-3, "attention is off by " + std::to_string(far));
+    const double bound = c.kv == DTYPE_BF16 ? 1e-2 : 2e-3; /* queries and weights are rounded to 8 bits, or 11 */
+    const std::string what = " over " + std::string(dtype_name(c.kv)) + ", heads of " + std::to_string(c.head_dim);
+    expect(far < bound, "attention" + what + " is off by " + std::to_string(far));
+    std::vector<float> bad = got; /* the twin: one row's first 16 elements are the next 16 */
+    for (size_t i = 0; i < 16; i++)
+        bad[i] = got[16 + i];
+    expect(distance_of(bad.data(), want.data(), (size_t)c.n_heads * c.head_dim) > bound, "the twin is seen" + what);
 }
 
 /* Row `pos` of sequence 9 in other batches, against the same row of a prompt of all of them. */
@@ -199,8 +280,12 @@ static void check_bits(const shape &c)
 
 int main()
 {
-    const shape shapes[] = {
-        {8, 2, 64, 0, 16, 0.0f}, {8, 2, 128, 0, 32, 0.0f}, {4, 2, 80, 100, 16, 0.0f}, {7, 1, 64, 40, 16, 30.0f}};
+    const shape shapes[] = {{8, 2, 64, 0, 16, 0.0f, DTYPE_F16}, {8, 2, 128, 0, 32, 0.0f, DTYPE_F16},
+        {4, 2, 80, 100, 16, 0.0f, DTYPE_F16}, {7, 1, 64, 40, 16, 30.0f, DTYPE_F16},
+        {8, 2, 128, 0, 48, 0.0f, DTYPE_BF16}, {8, 2, 128, 0, 16, 0.0f, DTYPE_F8_E4M3},
+        {4, 2, 80, 100, 16, 0.0f, DTYPE_F8_E4M3}, {7, 1, 64, 40, 48, 30.0f, DTYPE_F8_E4M3},
+        {2, 1, 256, 0, 16, 0.0f, DTYPE_F8_E4M3}, {8, 2, 128, 0, 16, 0.0f, DTYPE_Q8_0},
+        {4, 2, 96, 100, 32, 20.0f, DTYPE_Q8_0}, {7, 1, 64, 40, 16, 0.0f, DTYPE_Q8_0}};
     device.capability = 90;
     for (const shape &c : shapes) {
         const uint32_t few = 64 / (c.n_heads / c.n_kv_heads); /* rows that are still decoded */
@@ -209,8 +294,11 @@ int main()
         check_near(c, parts, false);
         check_near(c, parts, true);
         check_near(c, {{1, 0, 70}, {2, 290, 1}}, true);
+        check_near(c, {{1, 0, 70}, {2, 290, 1}, {3, 150, 67}}, false);
     }
     check_bits(shapes[0]);
     check_bits(shapes[2]);
+    check_bits(shapes[6]);
+    check_bits(shapes[11]);
     return verdict("attend");
 }

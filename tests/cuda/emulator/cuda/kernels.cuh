@@ -326,6 +326,11 @@ inline void act_put4(struct act_rows out, size_t at, float4 x)
     act_put(out, at + 2, x.z);
     act_put(out, at + 3, x.w);
 }
+inline void act_put2(struct act_rows out, size_t at, float x, float y)
+{
+    act_put(out, at, x);
+    act_put(out, at + 1, y);
+}
 inline float glu_of(float gate, float up, enum glu)
 {
     return gate / (1.0f + std::exp(-gate)) * up;
