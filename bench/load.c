@@ -29,6 +29,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/ring.h"
 #include "base/rng.h"
 
 #include <errno.h>
@@ -388,6 +389,14 @@ static enum err read_more(struct client *c, bool is_closed, struct error *e)
     return OK;
 }
 
+/* What each of thousands of clients needs for one event is long out of the caches: it is asked for before it is waited
+ * for. */
+static void prefetch(const struct client *c)
+{
+    for (size_t at = 0; at < sizeof *c; at += CACHE_LINE)
+        __builtin_prefetch((const char *)c + at);
+}
+
 static enum err run(struct load *l, struct error *e)
 {
     struct epoll_event events[EVENTS];
@@ -411,6 +420,8 @@ static enum err run(struct load *l, struct error *e)
         }
         for (int i = 0; i < n; i++) {
             struct client *c = events[i].data.ptr;
+            if (i + 2 < n)
+                prefetch(events[i + 2].data.ptr);
             if (c->fd < 0)
                 continue;
             if ((events[i].events & EPOLLOUT) != 0) {

@@ -179,6 +179,7 @@ static enum err commit(struct engine *en, const struct plan *plan, struct error 
     struct step_result result = {0};
     TRY(en->runner->ops->wait(en->runner, plan, &result, e));
     const uint64_t now = clock_now(en->clock);
+    atomic_store(&en->progress_ns, MAX(now, (uint64_t)1)); /* before anybody hears of it: a long step is not stuck */
     publish_step(en, plan, &result, now);
     sched_commit(en->sched, plan, &result, now);
     record_commit(en->record, &result, now);
@@ -251,8 +252,6 @@ static bool turn(struct engine *en, uint64_t *next_ns)
     en->stats.turns++;
     const uint64_t end = clock_now(en->clock);
     en->stats.busy_ns += end - start;
-    if (live > 0) /* before anybody hears that it is over: a long step is not stuck any more */
-        atomic_store_explicit(&en->progress_ns, MAX(end, (uint64_t)1), memory_order_relaxed);
     publish(en, end);
     mail_give(en);
     note_state(en);

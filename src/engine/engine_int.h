@@ -74,6 +74,7 @@ struct engine_client {
     struct ring outbox;              /* of uintptr_t: a request, with bit 0 set on the final notice */
     _Atomic uint32_t n_out;          /* requests handed over and not come back */
     struct engine_client *next_news; /* engine thread's */
+    uint32_t n_news;                 /* since the last GIVE; engine thread's */
     bool has_news;
     _Atomic bool in_hand; /* the engine thread may still touch this client */
 };

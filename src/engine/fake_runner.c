@@ -7,8 +7,9 @@
  * position of every context is proved: the chain of hashes from position 0, and, when the token is chosen, that the
  * tokens are those of the request.
  *
- * Time: a step is done at max(now, end of the step before) + its cost. On a virtual clock wait moves the clock there,
- * on a real one it sleeps; with depth 0 or 1 alike. */
+ * Time: a step is done at max(now, end of the step before) + its cost. On a virtual clock the clock is moved there, on
+ * a real one it is slept for: in forward with depth 0, as a device that computes while it is called and is asked for
+ * tokens afterwards; in wait with depth 1. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/runner.h"
@@ -224,6 +225,8 @@ static enum err fake_forward(struct runner *r, const struct plan *p, const struc
         const uint64_t now = clock_now(f->o.clock);
         f->free_ns = MAX(f->free_ns, now) + fl->cost_ns;
         fl->done_ns = f->free_ns;
+        if (f->o.depth == 0)
+            clock_sleep(f->o.clock, fl->done_ns - now);
     }
     return OK;
 }
@@ -231,14 +234,22 @@ static enum err fake_forward(struct runner *r, const struct plan *p, const struc
 /* ---- choosing -----------------------------------------------------------------------------------------------------
  */
 
-static bool is_out(const struct slot_view *v, struct row_mask mask, uint32_t id)
+static bool is_banned(const struct slot_view *v, uint32_t id)
 {
-    for (uint32_t i = 0; i < v->n_banned && !mask.is_forced; i++)
+    for (uint32_t i = 0; i < v->n_banned; i++)
         if (v->banned[i] == id)
             return true;
-    return mask.bits != NULL && (mask.bits[id / 64] >> (id % 64) & 1) == 0;
+    return false;
 }
 
+/* How far it is from id to the next one that a mask allows, or to the end of its word or of the vocabulary. */
+static uint32_t to_next(const uint64_t *bits, uint32_t id, uint32_t vocab)
+{
+    const uint64_t rest = bits[id / 64] >> (id % 64);
+    return MIN(rest != 0 ? (uint32_t)__builtin_ctzll(rest) : 64 - id % 64, vocab - id);
+}
+
+/* The first that may be, from the one that the hash says, round the vocabulary. */
 uint32_t fake_choose(
     const struct fake_runner_options *o, const struct slot_view *v, uint64_t chain, struct row_mask mask)
 {
@@ -247,13 +258,13 @@ uint32_t fake_choose(
     uint32_t id = (uint32_t)(h >> 20) % o->vocab;
     if (o->eos_every != 0 && h % o->eos_every == 0)
         id = o->eos_id;
-    const uint64_t *allowed = mask.bits;
-    for (uint32_t tries = 0; tries < o->vocab;) {
-        if (!is_out(v, mask, id))
-            return id;
-        /* a word of the mask without a bit is passed in one go */
-        const uint32_t step = allowed != NULL && id % 64 == 0 && allowed[id / 64] == 0 ? MIN(64u, o->vocab - id) : 1;
-        tries += step;
+    for (uint32_t tries = 0, step; tries < o->vocab; tries += step) {
+        step = mask.bits != NULL ? to_next(mask.bits, id, o->vocab) : 0;
+        if (step == 0) {
+            if (mask.is_forced || !is_banned(v, id))
+                return id;
+            step = 1;
+        }
         id = (id + step) % o->vocab;
     }
     return STEP_ID_NONE;

@@ -9,6 +9,9 @@
  * it looks at the request, the engine sets it after it published: both by an exchange, so either the client sees what
  * was published or the engine sees the flag clear and puts another notice.
  *
+ * Clients are woken by GIVE, and those with many notices while a step is still being committed: they write to sockets
+ * beside it.
+ *
  * A client may go away as soon as its last final notice is in its ring, while the engine thread is still about to wake
  * it. `in_hand` is set as long as that is so, and engine_client_free waits for it: from a notice to the end of GIVE. */
 #include "engine/engine_int.h"
@@ -19,7 +22,8 @@
 #include <sched.h>
 #include <string.h>
 
-#define FINAL ((uintptr_t)1) /* requests are aligned, so bit 0 of their address is free */
+#define FINAL      ((uintptr_t)1) /* requests are aligned, so bit 0 of their address is free */
+#define EARLY_NEWS 64             /* notices after which a client is woken at once: a step of thousands is long */
 
 /* ---- the engine's side --------------------------------------------------------------------------------------------
  */
@@ -29,6 +33,7 @@ static void put(struct engine *en, struct request *r, uintptr_t tag)
     struct engine_client *c = r->client;
     if (!c->has_news) {
         c->has_news = true;
+        c->n_news = 0;
         c->next_news = en->with_news;
         en->with_news = c;
         atomic_store(&c->in_hand, true);
@@ -37,6 +42,8 @@ static void put(struct engine *en, struct request *r, uintptr_t tag)
     const enum err err = ring_put(&c->outbox, &item);
     assert(err == OK); /* two places for each request */
     (void)err;
+    if (++c->n_news % EARLY_NEWS == 0)
+        wake_signal(&c->wake);
 }
 
 void mail_progress(void *ctx, struct request *r)
