@@ -189,13 +189,38 @@ def check_models(_seed):
             compare(path, kv)
 
 
-def check_architectures(_seed):
-    """Every architecture, F32, against the float64 reference: exact arithmetic but for the kernels' own order."""
+def small_models():
     try:
         import gguf  # noqa: F401
-    except ModuleNotFoundError: # only needed to write files of that kind
+    except ModuleNotFoundError:  # only needed to write files of that kind
         sys.modules["gguf"] = types.ModuleType("gguf")
     import reference_models
+    return reference_models
+
+
+def check_checkpoint(seed):
+    """A checkpoint in F8 with scales of all shapes, against the CPU, which makes it BF16: in steps of few rows, and of
+    many, whose activations are made e4m3 too. The twin begins with another token."""
+    import f8_models
+    reference_models = small_models()
+    for case in ("llama", "phi3", "mixtral"):
+        config = reference_models.make_config(case, **reference_models.WIDE)
+        weights = reference_models.make_weights(config, case)
+        ids = np.random.default_rng(seed).integers(3, 300, 160).tolist()
+        with tempfile.TemporaryDirectory() as scratch:
+            path, _ = f8_models.write_pair(pathlib.Path(scratch), config, weights)
+            with Model(path, context=200, kv_dtype="F16") as model:
+                want = model.logits(ids)
+            with Model(path, context=200, kv_dtype="F16", variant="cuda") as model:
+                for chunk, bound in ((8, 1e-2), (160, 0.15)):
+                    got, twin = model.logits(ids, chunk=chunk), model.logits([ids[0] + 1] + ids[1:], chunk=chunk)
+                    worst = max(ops.distance(g[None], w[None]) for g, w in zip(got, want))
+                    verdict(f"F8 checkpoint, {case}, {chunk} rows", worst, bound, ops.distance(twin[:1], want[:1]))
+
+
+def check_architectures(_seed):
+    """Every architecture, F32, against the float64 reference: exact arithmetic but for the kernels' own order."""
+    reference_models = small_models()
     from reference import Reference, error
     for name in reference_models.CASES:
         config = reference_models.make_config(name)
@@ -320,12 +345,13 @@ def check_deterministic(_seed):
     """With --deterministic a row's logits are the same bits alone, among guesses, in a prompt and in company. The twin
     is the same without the option, where some of them differ."""
     lib = bench_library()
-    for dtype, fp8, kv in (("BF16", 0, "BF16"), ("BF16", 1, "BF16"), ("BF16", 1, "F8_E4M3"), ("Q4_K", 0, "Q8_0")):
+    for dtype, fp8, kv in (("BF16", 0, "BF16"), ("BF16", 1, "BF16"), ("BF16", 1, "F8_E4M3"),
+                           ("Q4_K", 0, "Q8_0")):
         wrong = {}
         for det in (1, 0):
             text = ctypes.create_string_buffer(1024)
-            handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), fp8, det, 256, 160, 4096, 100000,
-                                          text, len(text))
+            handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), fp8, det, 256, 160, 4096,
+                                          100000, text, len(text))
             if not handle:
                 failures.append(f"deterministic {dtype}: {text.value.decode()}")
                 break
@@ -408,8 +434,9 @@ def check_resident(seed):
         verdict(f"resident {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache", worst, 3e-2, twin)
 
 
-CHECKS = {"products": check_products, "slim": check_slim, "flow": check_flow, "feed": check_feed_forward, "attention": check_attention,
-          "architectures": check_architectures, "models": check_models, "sample": check_sample, "verify": check_verify,
+CHECKS = {"products": check_products, "slim": check_slim, "flow": check_flow, "feed": check_feed_forward,
+          "attention": check_attention, "architectures": check_architectures, "models": check_models,
+          "checkpoint": check_checkpoint, "sample": check_sample, "verify": check_verify,
           "deterministic": check_deterministic, "resident": check_resident}
 
 

@@ -129,7 +129,7 @@ static enum err judge(struct inspect *x, struct error *e)
     const struct model_config *c = &x->config;
     if (!c->arch_known || arch_find(c->arch) == NULL)
         add_reason(x, "architecture '%s' is not supported", c->arch_name[0] ? c->arch_name : "(not named)");
-    if (c->quant_method[0] != '\0')
+    if (c->quant_method[0] != '\0' && !c->quant_is_f8)
         add_reason(x, "quantisation method '%s' is not supported", c->quant_method);
     if (model_tensor_count(x->source) == 0)
         add_reason(x, "there are no tensors");

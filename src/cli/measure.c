@@ -98,10 +98,15 @@ static enum err rig_buffers(struct bench_rig *g, struct error *e)
     return ops->dev_wait(g->dev, e);
 }
 
+static bool makes_f8(const struct fit *f)
+{
+    return f->work_dtype == DTYPE_F8_E4M3 && f->main_dtype != DTYPE_F8_E4M3;
+}
+
 static enum err rig_init(struct bench_rig *g, const struct fit *f, uint32_t threads, struct error *e)
 {
     const struct dev_options options = {
-        .threads = threads, .rows_max = g->rows, .out_max = g->rows, .fp8 = f->work_dtype != f->main_dtype};
+        .threads = threads, .rows_max = g->rows, .out_max = g->rows, .fp8 = makes_f8(f)};
     TRY(g->ops->dev_open(&options, &g->dev, e));
     TRY(dummy_new(f->main_dtype, 1, &g->dummy, e));
     const struct weight_source src = dummy_source(g->dummy);
@@ -148,7 +153,7 @@ static enum err measure_products(const struct ops *ops, const struct fit *f, uin
     enum err err = rig_init(&g, f, threads, e);
     if (err == OK)
         err = time_product(&g, rows, clock, &ns, e);
-    const double row_bytes = f->work_dtype != f->main_dtype ? (double)n_in : (double)g.w.row_bytes;
+    const double row_bytes = makes_f8(f) ? (double)n_in : (double)g.w.row_bytes;
     const double work = rows == 1 ? row_bytes * n_out : 2.0 * (double)rows * n_in * n_out;
     *rate = work * 1e9 / (double)ns;
     rig_fini(&g);

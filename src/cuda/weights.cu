@@ -122,7 +122,10 @@ static enum format format_for(
 {
     const uint64_t n_in = v->shape[v->n_dims - 1], n_out = v->shape[v->n_dims - 2];
     const bool is_float = v->dtype == DTYPE_F32 || v->dtype == DTYPE_F16 || v->dtype == DTYPE_BF16;
-    if (d->fp8 && is_float && w->use == WEIGHT_PRODUCT && n_in % 16 == 0 && n_out >= F8_ROWS_LEAST)
+    const bool fits = n_in % 16 == 0 && n_out % 16 == 0 && w->use == WEIGHT_PRODUCT; /* the library's products */
+    if (fits && d->fp8 && is_float && n_out >= F8_ROWS_LEAST)
+        return FORMAT_F8;
+    if (fits && w->scales != NULL && d->capability >= 90)
         return FORMAT_F8;
     switch (v->dtype) {
     case DTYPE_F32: return v->n_dims == 3 || n_views > 1 ? FORMAT_F16 : FORMAT_F32; /* experts: no F32 kernel */
@@ -137,8 +140,8 @@ static enum format format_for(
 }
 
 /* Rows of a type without a layout here, made f16 on the host. */
-static enum err upload_converted(
-    struct dev *d, const struct tensor_view *v, struct matrix *m, unsigned char *to, struct error *e)
+static enum err upload_converted(struct dev *d, const struct tensor_view *v, struct matrix *m, unsigned char *to,
+    const float *scales, struct error *e)
 {
     const uint64_t rows = tensor_n_rows(v), n = m->n_in;
     float *line = (float *)mem_array(n, sizeof(float));
@@ -147,7 +150,7 @@ static enum err upload_converted(
     for (uint64_t i = 0; err == OK && i < rows; i++) {
         err = dequant_row(v->dtype, tensor_row(v, i), line, n, e);
         for (uint64_t k = 0; err == OK && k < n; k++)
-            halves[k] = f16_from_f32(line[k]);
+            halves[k] = f16_from_f32(scales != NULL ? line[k] * scales[i] : line[k]);
         CUDA_DO(d, cudaMemcpyAsync(to + i * m->row_bytes, halves, n * 2, cudaMemcpyHostToDevice, d->stream));
         CUDA_DO(d, cudaStreamSynchronize(d->stream));
     }
@@ -178,17 +181,21 @@ static void upload_repacked(
     }
 }
 
-static enum err upload(struct dev *d, const struct tensor_view *v, struct matrix *m, uint32_t first, struct error *e)
+/* given: host, of F8 rows that come with scales. */
+static enum err upload(
+    struct dev *d, const struct tensor_view *v, struct matrix *m, uint32_t first, const float *given, struct error *e)
 {
     unsigned char *to = m->data + first * m->mat_bytes;
     float *scales = m->scales != NULL ? m->scales + (size_t)first * m->n_out : NULL;
-    const bool as_is = (m->format == FORMAT_F32 && v->dtype == DTYPE_F32) ||
-                       (m->format == FORMAT_F16 && v->dtype == DTYPE_F16) ||
-                       (m->format == FORMAT_BF16 && v->dtype == DTYPE_BF16);
+    const bool as_is =
+        (m->format == FORMAT_F32 && v->dtype == DTYPE_F32) || (m->format == FORMAT_F16 && v->dtype == DTYPE_F16) ||
+        (m->format == FORMAT_BF16 && v->dtype == DTYPE_BF16) || (m->format == FORMAT_F8 && v->dtype == DTYPE_F8_E4M3);
+    if (m->format == FORMAT_F8 && given != NULL)
+        CUDA_DO(d, cudaMemcpyAsync(scales, given, tensor_n_rows(v) * sizeof(float), cudaMemcpyHostToDevice, d->stream));
     if (as_is)
         CUDA_DO(d, cudaMemcpyAsync(to, v->data, v->bytes, cudaMemcpyHostToDevice, d->stream));
     else if (m->format == FORMAT_F16)
-        return upload_converted(d, v, m, to, e);
+        return upload_converted(d, v, m, to, given, e);
     else
         upload_repacked(d, v, m, to, scales);
     return OK;
@@ -214,6 +221,7 @@ enum err cuda_weight_bind(
     struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e)
 {
     const enum weight_use use = w->use;
+    const float *scales = w->scales;
     if (dtype_info(v->dtype)->dequant == NULL || v->n_dims < 2 || v->n_dims > 3)
         return FAIL(e, ERR_UNSUPPORTED, "weights of type %s are not supported on CUDA", dtype_name(v->dtype));
     struct matrix *m = (struct matrix *)mem_zalloc(sizeof *m);
@@ -247,7 +255,7 @@ enum err cuda_weight_bind(
     w->row_bytes = tensor_row_bytes(v);
     w->packed = m;
     for (uint32_t i = 0; err == OK && i < n_views; i++)
-        err = upload(d, &v[i], m, i, e);
+        err = upload(d, &v[i], m, i, scales != NULL ? scales + (size_t)i * m->n_out : NULL, e);
     if (err == OK && n_mats == 1 && use == WEIGHT_PRODUCT)
         err = make_room(d, m, e);
     if (err != OK)

@@ -137,13 +137,38 @@ static void forget_later(struct binder *b, const struct tensor_view *v)
         forget_bound(b);
 }
 
-static enum err bind_views(
-    struct binder *b, const char *name, const struct tensor_view *v, uint32_t n_views, struct weight *w)
+/* The scales of an F8 matrix, n_out of them, behind those before; *scales stays NULL when the first has none. */
+static enum err find_scales(struct binder *b, const char *name, const struct tensor_view *v, uint32_t n_out, uint32_t i,
+    uint32_t n, float **scales)
+{
+    bool found = false;
+    if (v->dtype != DTYPE_F8_E4M3 || (i > 0 && *scales == NULL && !b->look))
+        return OK;
+    float *room = *scales;
+    if (!b->look && room == NULL && (room = mem_array((size_t)n * n_out, sizeof *room)) == NULL)
+        return FAIL(b->e, ERR_NOMEM, "no memory for scales");
+    const enum err err =
+        decoder_scales_find(b->d, b->src, name, n_out, b->look ? NULL : room + (size_t)i * n_out, &found, b->e);
+    if (err == OK && i > 0 && !b->look && !found)
+        return FAIL(b->e, ERR_FORMAT, "tensor %s has no scale while expert 0 has", name);
+    if ((err != OK || !found) && i == 0) {
+        mem_free(room);
+        room = NULL;
+    }
+    *scales = room;
+    return err;
+}
+
+/* scales: of F8 rows, or NULL. */
+static enum err bind_views(struct binder *b, const char *name, const struct tensor_view *v, uint32_t n_views,
+    const float *scales, struct weight *w)
 {
     struct decoder *d = b->d;
     if (b->look)
         return OK;
-    if (d->ops->weight_bind(d->dev, v, n_views, w, b->e) != OK)
+    const enum err err = scales != NULL ? decoder_scales_bind(d, v, n_views, scales, w, b->e)
+                                        : d->ops->weight_bind(d->dev, v, n_views, w, b->e);
+    if (err != OK)
         return error_prefix(b->e, "tensor %s", name);
     for (uint32_t i = 0; i < n_views; i++) {
         d->weight_bytes += v[i].bytes;
@@ -178,8 +203,12 @@ static enum err bind_matrix(
     char name[NAME_MAX];
     struct tensor_view v;
     expand(name, pattern, layer, 0);
+    float *scales = NULL;
     TRY(find(b, name, 1, n_out, n_in, &v));
-    return bind_views(b, name, &v, 1, w);
+    TRY(find_scales(b, name, &v, n_out, 0, 1, &scales));
+    const enum err err = bind_views(b, name, &v, 1, scales, w);
+    mem_free(scales);
+    return err;
 }
 
 /* Row ranges of one stored matrix as weights of their own. */
@@ -195,15 +224,19 @@ static enum err bind_slices(struct binder *b, const char *pattern, uint32_t laye
     TRY(find(b, name, 1, n_out, n_in, &all));
     const size_t row_bytes = tensor_row_bytes(&all);
     uint32_t at = 0;
-    for (uint32_t i = 0; i < n_slices; i++) {
+    float *scales = NULL;
+    TRY(find_scales(b, name, &all, n_out, 0, 1, &scales));
+    enum err err = OK;
+    for (uint32_t i = 0; err == OK && i < n_slices; i++) {
         struct tensor_view part = all;
         part.shape[0] = rows[i];
         part.data = (const char *)all.data + at * row_bytes;
         part.bytes = rows[i] * row_bytes;
-        TRY(bind_views(b, name, &part, 1, out[i]));
+        err = bind_views(b, name, &part, 1, scales != NULL ? scales + at : NULL, out[i]);
         at += rows[i];
     }
-    return OK;
+    mem_free(scales);
+    return err;
 }
 
 /* All experts' matrices: one stacked tensor, or one tensor each. */
@@ -216,21 +249,25 @@ static enum err bind_experts(
         struct tensor_view v;
         expand(name, pattern, layer, 0);
         TRY(find(b, name, n, n_out, n_in, &v));
-        return bind_views(b, name, &v, 1, w);
+        return bind_views(b, name, &v, 1, NULL, w);
     }
     struct tensor_view *views = mem_array(n, sizeof *views);
     if (views == NULL)
         return FAIL(b->e, ERR_NOMEM, "no memory to bind %u experts", n);
     enum err err = OK;
+    float *scales = NULL;
     for (uint32_t i = 0; err == OK && i < n; i++) {
         expand(name, pattern, layer, i);
         err = find(b, name, 1, n_out, n_in, &views[i]);
         if (err == OK && views[i].dtype != views[0].dtype)
             err = FAIL(b->e, ERR_UNSUPPORTED, "tensor %s is %s while expert 0 is %s", name, dtype_name(views[i].dtype),
                 dtype_name(views[0].dtype));
+        if (err == OK)
+            err = find_scales(b, name, &views[i], n_out, i, n, &scales);
     }
     if (err == OK)
-        err = bind_views(b, name, views, n, w);
+        err = bind_views(b, name, views, n, scales, w);
+    mem_free(scales);
     mem_free(views);
     return err;
 }

@@ -18,8 +18,9 @@ static enum err find_in_file(void *ctx, const char *name, uint32_t n_mats, uint3
     const struct tensor_view *v = &t->view;
     const uint64_t rows = n_out == 0 ? 1 : (uint64_t)n_mats * n_out;
     const uint32_t dims = n_out == 0 ? 1 : n_mats > 1 ? 3 : 2;
-    const bool same = v->n_dims == dims && tensor_row_elems(v) == n_in && tensor_n_rows(v) == rows &&
-                      (dims < 2 || v->shape[dims - 2] == n_out);
+    const bool is_scalar = v->n_dims == 0 && n_out == 0 && n_in == 1;
+    const bool same = is_scalar || (v->n_dims == dims && tensor_row_elems(v) == n_in && tensor_n_rows(v) == rows &&
+                                       (dims < 2 || v->shape[dims - 2] == n_out));
     if (!same) {
         char has[96], wants[96];
         size_t at = 0;
@@ -220,7 +221,7 @@ static enum err check_config(struct decoder *d, struct error *e)
     const struct model_config *c = &d->cfg;
     if (!c->arch_known || (d->arch = arch_find(c->arch)) == NULL)
         return FAIL(e, ERR_UNSUPPORTED, "architecture '%s' is not supported", c->arch_name);
-    if (c->quant_method[0] != '\0')
+    if (c->quant_method[0] != '\0' && !c->quant_is_f8)
         return FAIL(e, ERR_UNSUPPORTED, "checkpoints quantised by '%s' are not supported", c->quant_method);
     if (c->n_experts > 0 && c->n_experts_used > MODEL_EXPERTS_USED_MAX)
         return FAIL(e, ERR_LIMIT, "%u experts per token; the limit is %d", c->n_experts_used, MODEL_EXPERTS_USED_MAX);
@@ -330,6 +331,9 @@ void decoder_close(struct decoder *d)
             d->ops->dev_free(d->dev, d->owned[--d->n_owned]);
         d->ops->dev_close(d->dev);
     }
+    while (d->n_converted > 0)
+        mem_free(d->converted[--d->n_converted]);
+    mem_free(d->converted);
     mem_free(d->owned);
     mem_free(d->batch_host);
     mem_free(d->answers_host);

@@ -55,6 +55,10 @@ struct decoder {
     struct acts *top;                                    /* [out_max][H] */
     uint32_t attn_forms, ffn_forms, o_forms, down_forms; /* what readers of the norms and activations want */
 
+    /* Matrices that were converted on the host and are read in place, freed behind their weights. */
+    void **converted;
+    uint32_t n_converted;
+
     /* Buffers that device memory came from, freed together. */
     void **owned;
     uint32_t n_owned, owned_cap;
@@ -71,6 +75,12 @@ void rope_fill(const struct model_rope *r, bool local, uint32_t context, uint32_
 struct graph_key decoder_bucket(const struct step *s, const struct decoder_options *o, bool fills);
 size_t decoder_batch_words(const struct decoder_options *o, uint32_t table_max);
 void decoder_batch_write(struct decoder *d, const struct step *s, struct graph_key key);
+
+/* scales.c: F8 matrices of a checkpoint, [n_out][n_in] each, with their scales beside them. */
+enum err decoder_scales_find(struct decoder *d, const struct weight_source *src, const char *name, uint32_t n_out,
+    float *out, bool *found, struct error *e) MUST_CHECK; /* out NULL: only whether, and that the shape is right */
+enum err decoder_scales_bind(struct decoder *d, const struct tensor_view *v, uint32_t n_views, const float *scales,
+    struct weight *w, struct error *e) MUST_CHECK;
 
 /* bind.c */
 enum err decoder_look(struct decoder *d, const struct weight_source *src, struct error *e) MUST_CHECK; /* no bytes */

@@ -25,8 +25,11 @@ static uint64_t bytes_on_device(
     const struct fit *f, enum dtype dtype, uint64_t rows, uint64_t n_out, uint64_t n_in, uint64_t bytes)
 {
     const bool made_f8 = f->work_dtype == DTYPE_F8_E4M3 && dtype_info(dtype)->block_bytes > 1 &&
-                         (dtype_info(dtype)->flags & DTYPE_IS_FLOAT) && n_in % 16 == 0 && n_out >= F8_ROWS_LEAST;
-    return made_f8 ? rows * (n_in + sizeof(float)) : bytes;
+                         (dtype_info(dtype)->flags & DTYPE_IS_FLOAT) && n_in % 16 == 0 && n_out % 16 == 0 &&
+                         n_out >= F8_ROWS_LEAST;
+    if (made_f8)
+        return rows * (n_in + sizeof(float));
+    return dtype == DTYPE_F8_E4M3 && f->work_dtype == DTYPE_BF16 ? 2 * bytes : bytes;
 }
 
 /* One kind of matrix into the sums. used of n_mats take part in a token; a table that is only looked up has none. */
@@ -123,14 +126,15 @@ static uint64_t buffers_of(const struct model_config *c, uint64_t rows, uint64_t
 /* What the matrices will be computed as. */
 static enum err choose_dtype(struct fit *f, const struct fit_wants *w, struct error *e)
 {
-    f->work_dtype = f->main_dtype;
+    const bool can = w->ops == NULL || w->ops->has_fp8; /* a checkpoint in F8 is made BF16 elsewhere */
+    f->work_dtype = f->main_dtype == DTYPE_F8_E4M3 && !can ? DTYPE_BF16 : f->main_dtype;
     if (!w->fp8)
         return OK;
-    if (!(dtype_info(f->main_dtype)->flags & DTYPE_IS_FLOAT) || dtype_info(f->main_dtype)->block_bytes < 2)
+    if (!(dtype_info(f->main_dtype)->flags & DTYPE_IS_FLOAT) || f->main_dtype == DTYPE_F8_E5M2)
         return FAIL(e, ERR_UNSUPPORTED,
             "option --quantization fp8 is for weights of BF16, F16 or F32; this model's are mostly %s",
             dtype_name(f->main_dtype));
-    if (w->ops != NULL && !w->ops->has_fp8)
+    if (!can)
         return FAIL(e, ERR_UNSUPPORTED,
             "option --quantization fp8 needs a CUDA device of compute capability 9.0; %s cannot compute it",
             w->ops->name);

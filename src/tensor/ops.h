@@ -56,6 +56,7 @@ struct weight {
     const void *const *mat; /* [n_mats] in the file's layout; NULL when the backend keeps only its own */
     void *packed;           /* the backend's own; it alone reads and frees it */
     const float *bias;      /* [n_mats][n_out] device memory, or NULL; set by the binder, not owned */
+    const float *scales;    /* host, read by weight_bind where ops.has_fp8: [n_mats][n_out] of F8_E4M3 rows; NULL = 1 */
 };
 
 /* ---- the batch ------------------------------------------------------------------------------------------------- */
@@ -312,7 +313,7 @@ struct dev_options {
 struct ops {
     const char *name;    /* "cpu-ref", "cpu-avx2", "cuda" */
     uint64_t kv_dtypes;  /* bit 1 << dtype: what a KV cache may be */
-    bool has_fp8;        /* dev_options.fp8 is understood */
+    bool has_fp8;        /* dev_options.fp8 and weight.scales are understood */
     bool checks_weights; /* weight_bind refuses values that are not finite (ERR_FORMAT); else whoever binds looks */
 
     /* Devices and memory. alloc gives zeroed memory aligned to 64 bytes; read and write move bytes from and to the host

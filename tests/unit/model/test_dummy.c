@@ -171,6 +171,12 @@ static void fp8_counts_a_byte_an_element_where_it_will_be_made(void **state)
     assert_int_equal(f8.weight_bytes, (plain.weight_bytes - table) / 2 + table + rows * sizeof(float));
     w.ops = &cannot;
     assert_fails(e, ERR_UNSUPPORTED, "host cannot", fit_measure(&f8, cfg, NULL, &w, &e));
+    w.fp8 = false;
+    w.dummy_dtype = DTYPE_F8_E4M3;
+    assert_ok(e, fit_measure(&f8, cfg, NULL, &w, &e)); /* a checkpoint in F8 */
+    assert_int_equal(f8.work_dtype, DTYPE_BF16);
+    assert_int_equal(f8.active_bytes, plain.active_bytes);
+    w.fp8 = true;
     w.dummy_dtype = DTYPE_Q4_K;
     assert_fails(e, ERR_UNSUPPORTED, "mostly Q4_K", fit_measure(&f8, cfg, NULL, &w, &e));
     mem_free(cfg);
