@@ -307,11 +307,11 @@ def main():
     parser.add_argument("--rows", help="only steps whose name holds one of these words")
     parser.add_argument("--quick", action="store_true", help="few steps a row")
     parser.add_argument("--products", action="store_true", help="single products by each way of making them, no more")
-    parser.add_argument("--resident", action="store_true", help="steps of one or two rows as one kernel")
+    parser.add_argument("--no-resident", action="store_true", help="steps of one or two rows op by op")
     args = parser.parse_args()
     only, code, plain, began = args.only.split(","), 0, [], time.time()
     lib = library()
-    lib.quern_bench_resident(int(args.resident))
+    lib.quern_bench_resident(int(not args.no_resident))
     if args.products:
         run_products(lib, limits(lib))
         return 0

@@ -41,8 +41,7 @@ struct cuda_limits {
 };
 void cuda_measure(struct dev *d, struct cuda_limits *out);
 
-/* Whether steps of one or two rows that are recorded from now on may be one kernel (resident.h). At first they may not.
- */
+/* Whether steps of one or two rows that are recorded from now on may be one kernel (resident.h). At first they may. */
 void cuda_allow_resident(bool allow);
 
 /* Which kernels make products from now on, for measuring them against each other: those that the table of products.cu

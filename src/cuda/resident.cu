@@ -32,7 +32,7 @@ struct resident {
     size_t barrier_bytes;
 };
 
-static bool is_allowed; /* off: its last version was not yet held to the parity checks on a card */
+static bool is_allowed = true;
 
 extern "C" void cuda_allow_resident(bool allow)
 {

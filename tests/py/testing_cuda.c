@@ -132,7 +132,7 @@ EXPORT void quern_op_record(int on)
 {
     is_recorded = on != 0;
 #ifdef QUERN_CUDA
-    cuda_allow_resident(is_recorded);
+    cuda_allow_resident(true);
 #endif
 }
 

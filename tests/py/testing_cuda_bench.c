@@ -251,7 +251,7 @@ EXPORT int quern_bench_logits(struct cuda_bench *b, uint32_t n_seqs, uint32_t at
         err = decoder_read_logits(b->decoder, i, out + (size_t)i * decoder_vocab(b->decoder), &b->e);
     if (err != OK)
         fprintf(stderr, "%s\n", b->e.text);
-    quern_bench_resident(0);
+    quern_bench_resident(1);
     return (int)err;
 }
 
