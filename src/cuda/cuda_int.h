@@ -21,11 +21,18 @@
 #define PARTS_MAX   4096              /* (row, part of the context) pairs of one step; more make the parts longer */
 #define SPLIT       256               /* positions of a part when the cuts of a context may not depend on the batch */
 
+/* A form of this room alone: e4m3 with a scale per row, where products with F8 matrices of that many rows read that
+ * (cuda_f8_rows) and whoever makes the row sees all of it; otherwise f16. */
+#define ACT_F8 (1u << 16)
+
 /* Activation rows in the types products read; NULL unless asked for. */
 struct acts {
     uint32_t rows, n, forms;
     float *f32;
-    void *f16, *bf16; /* __half, __nv_bfloat16 */
+    void *f16, *bf16;  /* __half, __nv_bfloat16 */
+    unsigned char *f8; /* and f8_scale, per row */
+    float *f8_scale;
+    bool has_f8; /* it was written in f8, and not in f16 */
 };
 
 /* How the rows of a matrix lie in device memory; formats.cuh has the layouts. */
@@ -199,6 +206,8 @@ bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows
 enum cuda_way cuda_way_of(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in, uint32_t n_rows);
 /* Whether the library's sums, where it does not cut them, are those of flow.cuh on this card, bit for bit. */
 bool cuda_is_chained(struct dev *d);
+/* Whether a product of so many rows with any F8 matrix reads e4m3: of the number of rows alone. */
+bool cuda_f8_rows(const struct dev *d, uint32_t n_rows);
 /* plain.cu: the same for floats in any width, each output in an order of its own. */
 void cuda_product_plain(struct dev *d, const struct product *p);
 /* Whether large products with this matrix may write bf16. */

@@ -217,6 +217,8 @@ static void acts_free(struct dev *d, struct acts *a)
     if (a == NULL)
         return;
     dev_free(d, a->f32);
+    dev_free(d, a->f8);
+    dev_free(d, a->f8_scale);
     dev_free(d, a->f16);
     dev_free(d, a->bf16);
     mem_free(a);
@@ -235,7 +237,11 @@ static enum err acts_new(struct dev *d, uint32_t rows, uint32_t n, uint32_t form
     enum err err = OK;
     if (forms & ACT_F32)
         err = dev_alloc(d, elems * sizeof(float), (void **)&a->f32, e);
-    if (err == OK && (forms & ACT_F16))
+    if (err == OK && (forms & ACT_F8))
+        err = dev_alloc(d, elems, (void **)&a->f8, e);
+    if (err == OK && (forms & ACT_F8))
+        err = dev_alloc(d, rows * sizeof(float), (void **)&a->f8_scale, e);
+    if (err == OK && (forms & (ACT_F16 | ACT_F8)))
         err = dev_alloc(d, elems * 2, &a->f16, e);
     if (err == OK && (forms & ACT_BF16))
         err = dev_alloc(d, elems * 2, &a->bf16, e);

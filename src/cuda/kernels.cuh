@@ -169,7 +169,8 @@ struct act_rows {
 
 inline struct act_rows act_rows_of(struct acts *a, uint32_t forms)
 {
-    struct act_rows r = {(forms & ACT_F32) ? a->f32 : NULL, (forms & ACT_F16) ? (__half *)a->f16 : NULL,
+    a->has_f8 = false;
+    struct act_rows r = {(forms & ACT_F32) ? a->f32 : NULL, (forms & (ACT_F16 | ACT_F8)) ? (__half *)a->f16 : NULL,
         (forms & ACT_BF16) ? (__nv_bfloat16 *)a->bf16 : NULL};
     return r;
 }

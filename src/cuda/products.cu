@@ -74,6 +74,11 @@ bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows
     return cuda_way_of(d, m->format, m->n_out, m->n_in, n_rows) != CUDA_WAY_LIBRARY;
 }
 
+bool cuda_f8_rows(const struct dev *d, uint32_t n_rows)
+{
+    return cuda_way_of(d, FORMAT_F8, 4096, 4096, n_rows) == CUDA_WAY_LIBRARY;
+}
+
 bool cuda_gives_bf16(const struct dev *d, const struct matrix *m)
 {
     return !d->deterministic && (m->format == FORMAT_BF16 || m->format == FORMAT_F8);
@@ -276,11 +281,12 @@ static void product_library(struct dev *d, const struct product *p)
         c.a = p->in->bf16;
         break;
     case FORMAT_F8:
-        cuda_rows_to_f8(d, p->in, p->n_rows);
+        if (!p->in->has_f8)
+            cuda_rows_to_f8(d, p->in, p->n_rows);
         c.type = CUDA_R_8F_E4M3;
-        c.a = d->acts_f8;
+        c.a = p->in->has_f8 ? p->in->f8 : d->acts_f8;
         c.w_scale = m->scales;
-        c.a_scale = d->acts_scale;
+        c.a_scale = p->in->has_f8 ? p->in->f8_scale : d->acts_scale;
         break;
     default:
         c.type = CUDA_R_16F;

@@ -251,7 +251,10 @@ enum err cuda_weight_bind(
     w->n_out = m->n_out;
     w->n_in = m->n_in;
     w->n_mats = n_mats;
-    w->wants = m->format == FORMAT_F32 ? ACT_F32 : m->format == FORMAT_BF16 ? ACT_BF16 : ACT_F16;
+    w->wants = m->format == FORMAT_F32                 ? ACT_F32
+               : m->format == FORMAT_BF16              ? ACT_BF16
+               : m->format == FORMAT_F8 && n_mats == 1 ? ACT_F8
+                                                       : ACT_F16;
     w->row_bytes = tensor_row_bytes(v);
     w->packed = m;
     for (uint32_t i = 0; err == OK && i < n_views; i++)

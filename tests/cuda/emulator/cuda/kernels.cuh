@@ -193,6 +193,10 @@ inline float __fdividef(float a, float b)
 {
     return a / b;
 }
+inline float rsqrtf(float x)
+{
+    return 1.0f / std::sqrt(x);
+}
 inline float exp2_fast(float x)
 {
     return std::exp2(x);
@@ -310,6 +314,12 @@ struct act_rows {
     __half *f16;
     __nv_bfloat16 *bf16;
 };
+inline struct act_rows act_rows_of(struct acts *a, uint32_t forms)
+{
+    a->has_f8 = false;
+    return {(forms & ACT_F32) ? a->f32 : NULL, (forms & (ACT_F16 | ACT_F8)) ? (__half *)a->f16 : NULL,
+        (forms & ACT_BF16) ? (__nv_bfloat16 *)a->bf16 : NULL};
+}
 inline void act_put(struct act_rows out, size_t at, float x)
 {
     if (out.f32 != NULL)
@@ -368,6 +378,23 @@ template <class T> T __shfl_up_sync(unsigned, T x, int step)
 template <class T> T __shfl_xor_sync(unsigned, T x, int other)
 {
     return emulated_exchange(x, threadIdx.x % 32 ^ other);
+}
+
+template <bool IS_MAX> float block_reduce(float x)
+{
+    static float part[32];
+    for (int step = 16; step > 0; step /= 2) {
+        const float y = __shfl_xor_sync(ALL_LANES, x, step);
+        x = IS_MAX ? fmaxf(x, y) : x + y;
+    }
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = x;
+    __syncthreads();
+    float all = part[0];
+    for (unsigned i = 1; i < blockDim.x / 32; i++)
+        all = IS_MAX ? fmaxf(all, part[i]) : all + part[i];
+    __syncthreads();
+    return all;
 }
 
 inline float emulated_half(__half, uint32_t word, int high)

@@ -1,0 +1,2 @@
+/* Gate and up, for the emulator. */
+#include "cuda/gate_up.cu"

@@ -1,0 +1,2 @@
+/* The norms, for the emulator. */
+#include "cuda/norm.cu"
