@@ -3,14 +3,18 @@ Weights are random, in real shapes, and the KV cache is filled with random numbe
 steps, from a warm state, as the caller sees them: from the batch's arrays in host memory to the chosen ids back there.
 
 usage: bench/cuda [--only check,steps,fixed,verify,engine,load,start] [--rows WORD;...] [--quick] [--products]
+       bench/cuda --row IN/OUT --full [--requests N]
 
   check    bench/device_check.py: every op against float64, whole models against the CPU
   steps    decoding and prompts in all weight types; --rows: only those whose name holds one of these words
   fixed    the same with --deterministic, for three of them
   verify   a step that verifies guesses over one that does not; then bench/speculative
   engine   the whole loop at 256 streams, and what of its time is not the card's
-  load     a server at full load, in the shapes of TensorRT-LLM's table
+  load     a server at full load, in the shapes of TensorRT-LLM's table: steps of a mix that stays the same
   start    from a folder in memory to the first token
+
+--row with --full: one row of that table from an empty start to the last answer, every request a real one through the
+engine, four for each place unless --requests says otherwise; output tokens over all of the time.
 """
 import argparse
 import ctypes
@@ -173,8 +177,8 @@ def print_row(row):
 def run_products(lib, card):
     """Microseconds of a product by each way of making it, and the share of the limit; what few_rows_of is made from."""
     counts = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-    cells = [(way, name, rows) for way, name in ((1, "skinny"), (2, "slim"), (3, "library"), (4, "flow")) for rows in counts
-             if not (way == 1 and rows > 16) and not (way == 3 and rows < 4)]
+    cells = [(way, name, rows) for way, name in ((1, "skinny"), (2, "slim"), (3, "library"), (4, "flow"))
+             for rows in counts if not (way == 1 and rows > 16) and not (way == 3 and rows < 4)]
     rows = (ctypes.c_uint32 * len(cells))(*(c[2] for c in cells))
     ways = (ctypes.c_int * len(cells))(*(c[0] for c in cells))
     us = (ctypes.c_double * len(cells))()
@@ -260,6 +264,36 @@ def run_load(lib, _card, steps):
     lib.quern_bench_close(handle)
 
 
+class LoadOptions(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_char_p) for name in ("device", "shape", "weights", "kv")] + [
+        (name, ctypes.c_uint32) for name in ("fp8", "n_in", "n_out", "n_requests", "streams", "rows")] + [
+        ("kv_tokens", ctypes.c_uint64)]
+
+
+class LoadResult(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_double), ("steady_s", ctypes.c_double)] + [
+        (name, ctypes.c_uint64) for name in ("output_tokens", "steady_tokens", "prompt_tokens", "steps", "preempted")]
+
+
+def run_row(lib, row, n_requests):
+    """One row of the table, honestly."""
+    n_in, n_out = map(int, row.split("/"))
+    bar = next((bar for a, b, bar in LOADS if (a, b) == (n_in, n_out)), None)
+    streams = min(LOAD_STREAMS, LOAD_TOKENS * 98 // 100 // (n_in + n_out))
+    o = LoadOptions(b"cuda", SHAPE.encode(), b"BF16", b"F8_E4M3", 1, n_in, n_out, n_requests or 4 * streams, streams,
+                    LOAD_ROWS, LOAD_TOKENS)
+    got, text = LoadResult(), ctypes.create_string_buffer(1024)
+    if lib.quern_bench_load(ctypes.byref(o), ctypes.byref(got), text, ctypes.c_size_t(len(text))) != 0:
+        print(f"row {row}: {text.value.decode()}", flush=True)
+        return 1
+    rate, steady = got.output_tokens / got.seconds, got.steady_tokens / max(got.steady_s, 1e-9)
+    over = f", {rate / bar:.2f}x of TensorRT-LLM's {bar}" if bar else ""
+    print(f"row {row}, F8, F8 cache: {o.n_requests} requests, {streams} at a time, {got.seconds:.1f} s, "
+          f"{rate:.0f} output tok/s{over}; {(got.output_tokens + got.prompt_tokens) / got.seconds:.0f} tok/s with "
+          f"prompts; {steady:.0f} in the middle half; {got.steps} steps, {got.preempted} preempted", flush=True)
+    return 0
+
+
 def write_model(folder):
     """Llama-3.1-8B in BF16: the same random megabytes again and again."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
@@ -307,11 +341,18 @@ def main():
     parser.add_argument("--rows", help="only steps whose name holds one of these words")
     parser.add_argument("--quick", action="store_true", help="few steps a row")
     parser.add_argument("--products", action="store_true", help="single products by each way of making them, no more")
+    parser.add_argument("--row", metavar="IN/OUT", help="one row of TensorRT-LLM's table; with --full, and no more")
+    parser.add_argument("--full", action="store_true", help="from an empty start to the last answer")
+    parser.add_argument("--requests", type=int, default=0, help="of --row; four for each place otherwise")
     parser.add_argument("--no-resident", action="store_true", help="steps of one or two rows op by op")
     args = parser.parse_args()
     only, code, plain, began = args.only.split(","), 0, [], time.time()
     lib = library()
     lib.quern_bench_resident(int(not args.no_resident))
+    if args.row:
+        if not args.full:
+            parser.error("--row needs --full; --only load has the short form of all rows")
+        return run_row(lib, args.row, args.requests)
     if args.products:
         run_products(lib, limits(lib))
         return 0
