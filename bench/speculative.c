@@ -3,7 +3,7 @@
  *
  *     quern_speculative [shape=llama-3.2-1b] [weights=q4_0] [streams=1] [k=5] [text=edit|random|sure] [accept=0.8]
  *                       [method=ngram|coin] [tokens=160] [rounds=3] [always=1] [threads=N] [device=cpu|cuda] [rows=1]
- *                       [fake=BASE_US:ROW_US] [off=1]
+ *                       [fake=BASE_US:ROW_US] [off=1] [idle=1]
  *
  * Weights are random, so a model of this shape says nothing worth guessing. Everything is computed as it would be
  * (rows, logits, the choice), and then the token chosen is replaced by the next one of a text that was written before:
@@ -17,6 +17,10 @@
  * a machine's costs can be seen without the machine.
  *
  * off=1: no guesses in either turn, so what comes out is the engine at work.
+ *
+ * idle=1: what guesses cost where nobody asks for them. Three ways to decode the same streams over one set of weights,
+ * by turns: an engine that knows nobody who guesses, one that does and whose requests say none, and the model's steps
+ * without an engine.
  *
  * rows=1 instead measures steps of 1 to 9 rows of one sequence, every row with logits. */
 #include "base/mem.h"
@@ -38,6 +42,7 @@
 #define STREAMS_MAX 256
 #define ROUNDS_MAX  64
 #define PROMPT      512u
+#define IDLE_PROMPT 64u /* idle=1: computed again in every turn */
 #define BLOCK       16u
 #define WORDS       4000u /* that texts are made of */
 
@@ -50,7 +55,7 @@ struct options {
     enum text_kind text;
     enum spec_method method;
     double accept;
-    bool always, is_cuda, rows, is_fake, only_off;
+    bool always, is_cuda, rows, is_fake, only_off, idle;
     uint32_t base_us, row_us;
 };
 
@@ -68,15 +73,22 @@ struct teller {
     uint32_t n;
 };
 
+struct seat { /* an engine over the model */
+    struct teller teller;
+    struct engine *engine;
+    struct engine_client *client;
+};
+
+enum { SEAT_GUESSING, SEAT_PLAIN, SEATS };
+
 struct bench {
     struct options o;
     struct clock clock;
     struct model_config *cfg;
     struct dummy *dummy;
     struct decoder *decoder;
-    struct engine *engine;
-    struct engine_client *client;
-    struct teller teller;
+    struct seat seats[SEATS];
+    uint32_t n_seats, n_prompt, seq_blocks;
     struct job jobs[STREAMS_MAX];
     uint64_t n_coins;
     struct engine_stats stats;
@@ -231,62 +243,45 @@ static enum err pick_ops(const struct options *o, const struct ops **out, struct
 #endif
 }
 
-static enum err bench_open(struct bench *b, struct error *e)
+static struct engine_options engine_options_of(struct bench *b, bool guesses)
 {
     const struct options *o = &b->o;
-    const uint32_t context = PROMPT + o->tokens + 64, seq_blocks = (context + BLOCK - 1) / BLOCK;
-    const struct ops *ops;
-    TRY(pick_ops(o, &ops, e));
-    b->cfg = mem_zalloc(sizeof *b->cfg);
-    if (b->cfg == NULL)
-        return FAIL(e, ERR_NOMEM, "no memory for a model");
-    TRY(dummy_config(o->shape, b->cfg, e));
-    TRY(dummy_new(o->weights, 1, &b->dummy, e));
-    if (o->is_cuda)
-        dummy_share(b->dummy);
-    clock_init(&b->clock);
     struct engine_options eo = {.sched = sched_options_default(),
         .clock = &b->clock,
         .requests_max = 2 * STREAMS_MAX,
         .vocab = b->cfg->vocab,
-        .draft = coin(),
+        .draft = guesses ? coin() : NULL,
         .no_thread = true};
     eo.sched.max_num_seqs = MAX(o->streams, 1u);
     eo.sched.max_batched_tokens = o->is_cuda ? 2048 : 256;
     eo.sched.out_max = MIN(256u, o->streams * (SPEC_K_MAX + 1));
-    eo.sched.context_max = context;
+    eo.sched.context_max = b->seq_blocks * BLOCK;
     eo.sched.block_tokens = BLOCK;
     eo.sched.queue_max = STREAMS_MAX;
     eo.sched.spec_always = o->always;
-    eo.kv = (struct kv_options){.n_blocks = (o->streams + 2) * seq_blocks * 2,
+    eo.sched.prefix_cache = !o->idle; /* engines that take turns overwrite each other's blocks */
+    eo.kv = (struct kv_options){.n_blocks = (o->streams + 2) * b->seq_blocks * 2,
         .block_tokens = BLOCK,
         .seqs_max = sched_slots(&eo.sched),
-        .seq_blocks_max = seq_blocks,
-        .prefix_cache = true};
+        .seq_blocks_max = b->seq_blocks,
+        .prefix_cache = !o->idle};
+    return eo;
+}
+
+static enum err seat_open(struct bench *b, struct seat *at, bool guesses, struct error *e)
+{
+    struct engine_options eo = engine_options_of(b, guesses);
     const struct runner_limits l = engine_runner_limits(&eo.sched, &eo.kv);
-    const struct decoder_options d = {.ops = ops,
-        .threads = o->threads,
-        .rows_max = l.rows_max,
-        .out_max = l.out_max,
-        .seqs_max = l.seqs_max,
-        .table_max = l.table_max,
-        .context_max = context,
-        .kv_dtype = o->weights == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16,
-        .block_tokens = BLOCK,
-        .n_blocks = eo.kv.n_blocks};
-    const struct weight_source src = dummy_source(b->dummy);
-    const struct fake_runner_options fake = {
-        .vocab = b->cfg->vocab, .base_ns = o->base_us * NS_PER_US, .row_ns = o->row_us * NS_PER_US, .clock = &b->clock};
-    if (o->is_fake)
-        clock_init_virtual(&b->clock, 0);
-    else
-        TRY(decoder_open(&src, b->cfg, &d, &b->decoder, e));
-    struct teller *t = &b->teller;
+    const struct fake_runner_options fake = {.vocab = b->cfg->vocab,
+        .base_ns = b->o.base_us * NS_PER_US,
+        .row_ns = b->o.row_us * NS_PER_US,
+        .clock = &b->clock};
+    struct teller *t = &at->teller;
     t->b = b;
     t->tokens = mem_array(l.out_max, sizeof *t->tokens);
     if (t->tokens == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for tokens");
-    if (o->is_fake)
+    if (b->o.is_fake)
         TRY(fake_runner_open(&fake, &l, eo.kv.n_blocks, 0, BLOCK, &t->inner, e));
     else
         TRY(model_runner_open(b->decoder, &l, 0, &t->inner, e));
@@ -298,8 +293,45 @@ static enum err bench_open(struct bench *b, struct error *e)
         .close = teller_close};
     t->base.ops = &t->ops;
     eo.runner = &t->base;
-    TRY(engine_new(&eo, &b->engine, e));
-    return engine_client_new(b->engine, &b->client, e);
+    TRY(engine_new(&eo, &at->engine, e));
+    return engine_client_new(at->engine, &at->client, e);
+}
+
+static enum err bench_open(struct bench *b, struct error *e)
+{
+    const struct options *o = &b->o;
+    const struct ops *ops;
+    TRY(pick_ops(o, &ops, e));
+    b->cfg = mem_zalloc(sizeof *b->cfg);
+    if (b->cfg == NULL)
+        return FAIL(e, ERR_NOMEM, "no memory for a model");
+    TRY(dummy_config(o->shape, b->cfg, e));
+    TRY(dummy_new(o->weights, 1, &b->dummy, e));
+    if (o->is_cuda)
+        dummy_share(b->dummy);
+    clock_init(&b->clock);
+    b->n_prompt = o->idle ? IDLE_PROMPT : PROMPT;
+    b->seq_blocks = (b->n_prompt + o->tokens + 64 + BLOCK - 1) / BLOCK;
+    const struct engine_options eo = engine_options_of(b, true);
+    const struct runner_limits l = engine_runner_limits(&eo.sched, &eo.kv);
+    const struct decoder_options d = {.ops = ops,
+        .threads = o->threads,
+        .rows_max = l.rows_max,
+        .out_max = l.out_max,
+        .seqs_max = l.seqs_max,
+        .table_max = l.table_max,
+        .context_max = eo.sched.context_max,
+        .kv_dtype = o->weights == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16,
+        .block_tokens = BLOCK,
+        .n_blocks = eo.kv.n_blocks};
+    const struct weight_source src = dummy_source(b->dummy);
+    if (o->is_fake)
+        clock_init_virtual(&b->clock, 0);
+    else
+        TRY(decoder_open(&src, b->cfg, &d, &b->decoder, e));
+    for (; b->n_seats < (o->idle ? SEATS : 1u); b->n_seats++)
+        TRY(seat_open(b, &b->seats[b->n_seats], b->n_seats == SEAT_GUESSING, e));
+    return OK;
 }
 
 /* ---- measuring ---- */
@@ -313,7 +345,8 @@ static double cpu_ms(void)
 }
 
 /* All streams once, from the first token of the last of them to the end: output tokens a second. */
-static enum err run_round(struct bench *b, enum spec_method method, double *rate, double *rate_cpu, struct error *e)
+static enum err run_round(
+    struct bench *b, struct seat *at, enum spec_method method, double *rate, double *rate_cpu, struct error *e)
 {
     struct request *r[STREAMS_MAX];
     uint64_t next_ns, retry_ms, start = 0;
@@ -321,7 +354,7 @@ static enum err run_round(struct bench *b, enum spec_method method, double *rate
     double cpu = 0;
     for (uint32_t i = 0; i < b->o.streams; i++) {
         const struct request_options o = {.prompt = b->jobs[i].prompt,
-            .n_prompt = PROMPT,
+            .n_prompt = b->n_prompt,
             .max_tokens = b->o.tokens,
             .n_choices = 1,
             .vocab_size = b->cfg->vocab,
@@ -332,13 +365,13 @@ static enum err run_round(struct bench *b, enum spec_method method, double *rate
             .ngram_max = 8};
         TRY(request_new(&o, &r[i], e));
         r[i]->user = &b->jobs[i];
-        TRY(engine_submit(b->client, r[i], &retry_ms, e));
+        TRY(engine_submit(at->client, r[i], &retry_ms, e));
     }
     while (n_done < b->o.streams) {
         struct notice n;
-        engine_turn(b->engine, &next_ns);
-        if (engine_state(b->engine) == ENGINE_FAILED) {
-            engine_error(b->engine, e);
+        engine_turn(at->engine, &next_ns);
+        if (engine_state(at->engine) == ENGINE_FAILED) {
+            engine_error(at->engine, e);
             return e->code;
         }
         bool all_began = true;
@@ -354,7 +387,7 @@ static enum err run_round(struct bench *b, enum spec_method method, double *rate
             at_start = out;
         }
         all = out;
-        while (engine_client_next(b->client, &n) == OK)
+        while (engine_client_next(at->client, &n) == OK)
             n_done += n.is_final;
     }
     *rate = (double)(all - at_start) / ((double)(clock_now(&b->clock) - start) / 1e9);
@@ -381,14 +414,15 @@ static enum err measure(struct bench *b, struct error *e)
     static const char *const kinds[] = {"edit", "random", "sure"};
     double off[ROUNDS_MAX], on[ROUNDS_MAX], ratio[ROUNDS_MAX], ratio_cpu[ROUNDS_MAX], cpu[2];
     const uint32_t n = b->o.rounds;
-    TRY(run_round(b, SPEC_NONE, &off[0], &cpu[0], e)); /* warm: pages, prefix cache, cost model */
+    struct seat *at = &b->seats[SEAT_GUESSING];
+    TRY(run_round(b, at, SPEC_NONE, &off[0], &cpu[0], e)); /* warm: pages, prefix cache, cost model */
     for (uint32_t i = 0; i < n; i++) {
-        TRY(run_round(b, SPEC_NONE, &off[i], &cpu[0], e));
-        TRY(run_round(b, b->o.only_off ? SPEC_NONE : b->o.method, &on[i], &cpu[1], e));
+        TRY(run_round(b, at, SPEC_NONE, &off[i], &cpu[0], e));
+        TRY(run_round(b, at, b->o.only_off ? SPEC_NONE : b->o.method, &on[i], &cpu[1], e));
         ratio[i] = on[i] / off[i];
         ratio_cpu[i] = cpu[1] / cpu[0]; /* on a machine that has other work too */
     }
-    engine_stats(b->engine, &b->stats);
+    engine_stats(at->engine, &b->stats);
     const struct spec_stats *s = &b->stats.sched.spec;
     printf("{\"shape\": \"%s\", \"weights\": \"%s\", \"text\": \"%s\", \"streams\": %u, \"k\": %u, \"always\": %d, "
            "\"accept\": %g, \"off\": %.3f, \"on\": %.3f, \"ratio\": %.4f, \"worst\": %.4f, \"ratio_cpu\": %.4f, "
@@ -401,6 +435,89 @@ static enum err measure(struct bench *b, struct error *e)
         printf(
             "%s%.4f", i > 0 ? ", " : "", s->tried_pos[i] > 0 ? (double)s->per_pos[i] / (double)s->tried_pos[i] : 0.0);
     printf("]}\n");
+    return OK;
+}
+
+/* The steps that decoding all streams takes, without an engine: a row for each, behind the prompt. */
+static enum err run_steps(struct bench *b, double *rate, double *rate_cpu, struct error *e)
+{
+    static uint32_t table[STREAMS_MAX * 128], out_row[STREAMS_MAX], pos[STREAMS_MAX], seq[STREAMS_MAX];
+    static uint32_t kv_slot[STREAMS_MAX], best[STREAMS_MAX];
+    static int32_t token[STREAMS_MAX];
+    static struct batch_seq seqs[STREAMS_MAX];
+    const uint32_t n = b->o.streams, n_steps = b->o.tokens - 1;
+    if (b->seq_blocks > 128)
+        return FAIL(e, ERR_LIMIT, "%u tokens are too many for idle=1", b->o.tokens);
+    for (uint32_t i = 0; i < n * b->seq_blocks; i++)
+        table[i] = i;
+    const uint64_t start = clock_now(&b->clock);
+    const double cpu = cpu_ms();
+    for (uint32_t k = 0; k < n_steps; k++) {
+        for (uint32_t i = 0; i < n; i++) {
+            pos[i] = b->n_prompt + k;
+            kv_slot[i] = i * b->seq_blocks * BLOCK + pos[i];
+            token[i] = (int32_t)b->jobs[i].script[k];
+            seq[i] = out_row[i] = i;
+            seqs[i] =
+                (struct batch_seq){.first_row = i, .n_rows = 1, .n_kv = pos[i] + 1, .table_at = i * b->seq_blocks};
+        }
+        const struct step s = {.n_rows = n,
+            .n_seqs = n,
+            .n_out = n,
+            .n_table = n * b->seq_blocks,
+            .token = token,
+            .pos = pos,
+            .seq = seq,
+            .seqs = seqs,
+            .table = table,
+            .kv_slot = kv_slot,
+            .out_row = out_row,
+            .want_best = true};
+        TRY(decoder_step(b->decoder, &s, e));
+        TRY(decoder_read_best(b->decoder, best, e));
+    }
+    *rate = (double)n_steps * n / ((double)(clock_now(&b->clock) - start) / 1e9);
+    *rate_cpu = (double)n_steps * n / ((cpu_ms() - cpu) / 1e3);
+    return OK;
+}
+
+static enum err run_way(struct bench *b, uint32_t way, double *rate, double *rate_cpu, struct error *e)
+{
+    if (way == SEATS)
+        return run_steps(b, rate, rate_cpu, e);
+    return run_round(b, &b->seats[way], SPEC_NONE, rate, rate_cpu, e);
+}
+
+/* Three ways by turns, each round in another order; ratios are to the engine that knows nobody who guesses. */
+static enum err measure_idle(struct bench *b, struct error *e)
+{
+    enum { WAYS = SEATS + 1 };
+    static double rate[WAYS][ROUNDS_MAX], cpu[WAYS][ROUNDS_MAX], ratio[2][WAYS][ROUNDS_MAX];
+    const uint32_t n_ways = b->o.is_fake ? SEATS : WAYS; /* nothing is left of a fake without its engine */
+    for (uint32_t i = 0; i < n_ways; i++)
+        TRY(run_way(b, i, &rate[0][0], &cpu[0][0], e)); /* warm */
+    for (uint32_t k = 0; k < b->o.rounds; k++) {
+        for (uint32_t i = 0; i < n_ways; i++) {
+            const uint32_t way = (i + k) % n_ways;
+            TRY(run_way(b, way, &rate[way][k], &cpu[way][k], e));
+        }
+        for (uint32_t i = 0; i < n_ways; i++) {
+            ratio[0][i][k] = rate[i][k] / rate[SEAT_PLAIN][k];
+            ratio[1][i][k] = cpu[i][k] / cpu[SEAT_PLAIN][k];
+        }
+    }
+    static const char *const names[WAYS] = {[SEAT_GUESSING] = "idle", [SEAT_PLAIN] = "none", [SEATS] = "steps"};
+    printf(
+        "{\"shape\": \"%s\", \"weights\": \"%s\", \"streams\": %u", b->o.shape, dtype_name(b->o.weights), b->o.streams);
+    for (uint32_t i = 0; i < n_ways; i++) {
+        const uint32_t n = b->o.rounds;
+        const double speed = median(rate[i], n), us = 1e6 / median(cpu[i], n);
+        const double by_clock = median(ratio[0][i], n), by_cpu = median(ratio[1][i], n); /* and they are in order */
+        printf(", \"%s\": {\"tok_s\": %.2f, \"cpu_us\": %.3f, \"ratio\": %.4f, \"ratio_cpu\": %.4f, "
+               "\"low\": %.4f, \"high\": %.4f}",
+            names[i], speed, us, by_clock, by_cpu, ratio[1][i][n / 4], ratio[1][i][n - 1 - n / 4]);
+    }
+    printf("}\n");
     return OK;
 }
 
@@ -477,6 +594,8 @@ static bool set_option(struct options *o, const char *arg)
         o->rows = n != 0;
     else if (str_is(name, "off"))
         o->only_off = n != 0;
+    else if (str_is(name, "idle"))
+        o->idle = n != 0;
     else if (str_is(name, "fake")) {
         const char *colon = strchr(eq, ':');
         o->is_fake = true;
@@ -516,13 +635,15 @@ int main(int argc, char **argv)
     if (err == OK)
         err = bench_open(&b, &e);
     if (err == OK)
-        err = b.o.rows ? measure_rows(&b, &e) : measure(&b, &e);
+        err = b.o.rows ? measure_rows(&b, &e) : b.o.idle ? measure_idle(&b, &e) : measure(&b, &e);
     if (err != OK) { /* requests may be out; the process ends anyway */
         fprintf(stderr, "quern_speculative: %s\n", e.text);
         return 1;
     }
-    engine_client_free(b.client);
-    engine_free(b.engine);
+    for (uint32_t i = 0; i < b.n_seats; i++) {
+        engine_client_free(b.seats[i].client);
+        engine_free(b.seats[i].engine);
+    }
     decoder_close(b.decoder);
     dummy_free(b.dummy);
     mem_free(b.cfg);

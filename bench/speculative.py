@@ -3,6 +3,8 @@
   bench/speculative                  on this machine: a 1B shape, one stream and sixteen, text that repeats and text
                                      that does not; ends with 1 when a bar is missed
   bench/speculative --device cuda    an 8B shape in bf16, one stream, a proposer that is right 80% of the time
+  bench/speculative --idle           what guesses cost where nobody asks for them: an engine without, one with and
+                                     requests that say none, and the model's steps without an engine, by turns
   bench/speculative --rows           what steps of 1 to 9 rows cost
   bench/speculative --costs          what the scheduler makes of given costs, on a virtual clock
   bench/speculative --write          put the table of costs and the plots into docs/speculative.md and docs/img/
@@ -53,6 +55,25 @@ def rows(args):
         got = measure(rows=1, weights=weights, rounds=64 if cuda else max(args.rounds, 9), **cuda)
         print(f"{weights}: " + ", ".join(f"{g['rows']}: {g['ms']:.2f} ms" for g in got), flush=True)
     return 0
+
+
+def idle(args):
+    """Ratios of processor time: what is looked for is far below what other work on the machine does to the clock."""
+    runs = [{"shape": "smollm2-135m", "streams": s, "tokens": 128 if s == 1 else 32} for s in (1, 16)]
+    runs += [{"shape": "smollm2-135m", "streams": s, "tokens": 4000, "fake": "100:0"} for s in (1, 16)]
+    missed = 0
+    print("| what runs | streams | nobody guesses | idle guesser | of it | model's steps alone | of it |")
+    print("|---|---|---|---|---|---|---|")
+    for options in runs:
+        [got] = measure(idle=1, rounds=63 if "fake" in options else max(args.rounds, 15), **options)
+        none, guesser, steps = got["none"], got["idle"], got.get("steps")
+        missed += guesser["ratio_cpu"] < 0.98
+        what = f"{got['shape']} {got['weights']}" if steps else "the engine alone"
+        speed = [f"{g['tok_s']:.1f} tok/s" if steps else f"{g['cpu_us']:.2f} us a token" for g in (none, guesser)]
+        spread = f"{guesser['ratio_cpu']:.3f}x ({guesser['low']:.3f} to {guesser['high']:.3f})"
+        alone = f"{steps['tok_s']:.1f} tok/s | {steps['ratio_cpu']:.3f}x" if steps else "- | -"
+        print(f"| {what} | {got['streams']} | {speed[0]} | {speed[1]} | {spread} | {alone} |", flush=True)
+    return 1 if missed else 0
 
 
 def costs():
@@ -122,10 +143,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", action="store_true")
     parser.add_argument("--costs", action="store_true")
+    parser.add_argument("--idle", action="store_true")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     if args.rows:
         return rows(args)
+    if args.idle:
+        return idle(args)
     if args.costs or args.write:
         table = costs()
         print(table)
