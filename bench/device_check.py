@@ -152,6 +152,20 @@ def check_attention(seed):
         group(f"attention, {kv} cache, {len(cases)} cases", bound, cases)
 
 
+def check_wide(seed):
+    """Attention of many rows on the warpgroup's matrix unit."""
+    ops.wide(True)
+    for kv in ("F16", "BF16"):
+        cases = []
+        for i, s in enumerate(s for s in SHAPES if s["head_dim"] in (64, 128)):
+            for j, (before, rows) in enumerate((PREFILL, MIXED, ([0], [2048]), ([1000, 0], [333, 64]))):
+                cases.append(lambda s=s, b=before, r=rows, k=kv, n=seed + 10 * i + j: (
+                    ops.attention(["cuda"], "F16", k, dict(s), b, r, n)[0],
+                    ops.attention(["cpu-ref"], "F16", k, dict(s), b, r, n)[0]))
+        group(f"wide attention, {kv} cache, {len(cases)} cases", KV[kv], cases)
+    ops.wide(False)
+
+
 def greedy(model, ids):
     """Tokens by the device's own argmax, and the logits they were chosen from."""
     rows = [model.logits(ids)[-1]]
@@ -435,8 +449,8 @@ def check_resident(seed):
 
 
 CHECKS = {"products": check_products, "slim": check_slim, "flow": check_flow, "feed": check_feed_forward,
-          "attention": check_attention, "architectures": check_architectures, "models": check_models,
-          "checkpoint": check_checkpoint, "sample": check_sample, "verify": check_verify,
+          "attention": check_attention, "wide": check_wide, "architectures": check_architectures,
+          "models": check_models, "checkpoint": check_checkpoint, "sample": check_sample, "verify": check_verify,
           "deterministic": check_deterministic, "resident": check_resident}
 
 

@@ -59,7 +59,8 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     j.arrived = d->arrived;
     j.ahead = cuda_ahead(d, b->n_rows, AHEAD_BYTES);
     const bool fixed = d->deterministic;
-    const uint32_t tile_rows = fixed ? PACK / j.per_kv : attend_tile_rows(a->head_dim, j.per_kv);
+    const uint32_t wide = attend_wide_rows(d, &j);
+    const uint32_t tile_rows = fixed ? PACK / j.per_kv : wide > 0 ? wide : attend_tile_rows(a->head_dim, j.per_kv);
     if (d->is_collecting && resident_attend(d, b, &j)) {
         attend_plan(d, b, j.per_kv, tile_rows, d->n_sms / j.n_kv_heads, RESIDENT_SPLIT);
         return;
@@ -68,6 +69,10 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     attend_decode(d, b, &j);
     if (fixed && b->n_rows > 1) /* one row is decoded for certain */
         attend_whole(d, b, &j);
-    else if (!fixed && b->seq_rows > 1 && b->seq_rows * j.per_kv > DECODE_PAIRS)
-        attend_prefill(d, b, &j);
+    else if (!fixed && b->seq_rows > 1 && b->seq_rows * j.per_kv > DECODE_PAIRS) {
+        if (wide > 0)
+            attend_wide(d, b, &j);
+        else
+            attend_prefill(d, b, &j);
+    }
 }

@@ -162,7 +162,7 @@ template <int THREADS> __device__ inline bool attend_is_last(uint32_t *counter, 
     return mine;
 }
 
-/* Launchers: attend_plan.cu, attend_decode.cu, attend_prefill.cu, attend_simple.cu. */
+/* Launchers: attend_plan.cu, attend_decode.cu, attend_prefill.cu, attend_wide.cu, attend_simple.cu. */
 /* blocks: that parts are for, at least one each where the context allows parts of `shortest`. */
 void attend_plan(
     struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, uint32_t blocks, uint32_t shortest);
@@ -171,6 +171,9 @@ void attend_decode(struct dev *d, const struct batch *b, const struct attend_job
 /* Tiles of PACK pairs, part after part: the same bits as attend_decode gives, for any number of rows. */
 void attend_whole(struct dev *d, const struct batch *b, const struct attend_job *j);
 void attend_prefill(struct dev *d, const struct batch *b, const struct attend_job *j);
+/* The same on the warpgroup's matrix unit, where it can be: rows of its tiles, 0 where it cannot. */
+uint32_t attend_wide_rows(const struct dev *d, const struct attend_job *j);
+void attend_wide(struct dev *d, const struct batch *b, const struct attend_job *j);
 void attend_simple(struct dev *d, const struct batch *b, const struct attend_job *j);
 
 #endif

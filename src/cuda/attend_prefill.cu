@@ -3,7 +3,7 @@
  * A block takes a tile of (row, query head) pairs that share a kv head: TILE of them, rows outermost. Its 4 warps own
  * 16 * M pairs each and share keys and values, which come KEYS positions at a time through a double buffer. Scores,
  * softmax and output stay in registers; positions are walked ascending from a multiple of KEYS. */
-#include "cuda/attend_cache.cuh"
+#include "cuda/attend_tiles.cuh"
 
 #define WARPS   4
 #define THREADS (WARPS * 32)
@@ -21,15 +21,8 @@ template <class C, int D> struct PrefillShape : PrefillTile<D> {
     static constexpr size_t BYTES = (size_t)Tile::TILE * Tile::ROW * 2 + 4 * (size_t)Rows::ROOM;
 };
 
-struct tile_work {
-    struct batch_seq s;
-    const uint32_t *table;
-    uint32_t kv_head, first, n_pairs; /* first row of the step, pairs of it */
-    uint32_t pos;                     /* of the first row */
-    uint32_t begin, end;              /* positions that some row sees */
-};
-
-template <class C, int D> struct Prefill {
+template <class C, int D>
+struct Prefill : Tiles<typename PrefillShape<C, D>::Rows, PrefillTile<D>::M, PrefillTile<D>::KEYS, D> {
     using T = typename C::Type;
     using Shape = PrefillShape<C, D>;
     using Rows = typename Shape::Rows;
@@ -92,70 +85,6 @@ template <class C, int D> struct Prefill {
         }
     }
 
-    /* s becomes weights; top and sum go on, out shrinks. limit: the end of what each of the lane's rows sees. Scores
-     * are kept as the products came out, and meet their factor in the exponent. */
-    static __device__ __forceinline__ void soften(const struct attend_job &j, uint32_t p, bool masked,
-        const uint32_t limit[M][2], float s[M][KEYS / 8][4], float top[M][2], float sum[M][2], float out[M][D / 8][4])
-    {
-        float factor = j.scale * LOG2E;
-        if (j.cap > 0.0f) {
-            scale_scores<M * KEYS / 8 * 4>(j, &s[0][0][0]);
-            factor = 1.0f;
-        }
-        if (masked)
-            hide(j, p, limit, s);
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float most = top[m][half];
-#pragma unroll
-                for (int n = 0; n < KEYS / 8; n++)
-                    most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
-                most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
-                most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
-                const float base = most == -INFINITY ? 0.0f : most * factor;
-                const float shrink = exp2_fast(top[m][half] * factor - base);
-                top[m][half] = most;
-                float total = sum[m][half] * shrink;
-#pragma unroll
-                for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        float &x = s[m][n][2 * half + i];
-                        x = exp2_fast(fmaf(x, factor, -base));
-                        total += x;
-                    }
-                sum[m][half] = total;
-#pragma unroll
-                for (int n = 0; n < D / 8; n++) {
-                    out[m][n][2 * half] *= shrink;
-                    out[m][n][2 * half + 1] *= shrink;
-                }
-            }
-    }
-
-    /* What a row does not see. */
-    static __device__ __forceinline__ void hide(
-        const struct attend_job &j, uint32_t p, const uint32_t limit[M][2], float s[M][KEYS / 8][4])
-    {
-        const uint32_t t = threadIdx.x % 4;
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const uint32_t end = limit[m][half], begin = j.window > 0 && end > j.window ? end - j.window : 0;
-#pragma unroll
-                for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        const uint32_t at = p + 8 * n + 2 * t + i;
-                        if (at >= end || at < begin)
-                            s[m][n][2 * half + i] = -INFINITY;
-                    }
-            }
-    }
-
     /* there: positions from the first of these that exist. */
     static __device__ __forceinline__ void mix(
         const unsigned char *values, uint32_t there, const float s[M][KEYS / 8][4], float out[M][D / 8][4])
@@ -184,48 +113,7 @@ template <class C, int D> struct Prefill {
             }
         }
     }
-
-    static __device__ __forceinline__ void write(
-        const struct attend_job &j, const struct tile_work &w, float sum[M][2], float out[M][D / 8][4])
-    {
-        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float total = sum[m][half];
-                total += __shfl_xor_sync(ALL_LANES, total, 1);
-                total += __shfl_xor_sync(ALL_LANES, total, 2);
-                const uint32_t pair = (warp * M + m) * 16 + g + 8 * half;
-                if (pair >= w.n_pairs)
-                    continue;
-                const size_t row = w.first + pair / j.per_kv, head = w.kv_head * j.per_kv + pair % j.per_kv;
-                const size_t at = (row * j.n_heads + head) * D;
-                const float inv = 1.0f / total;
-#pragma unroll
-                for (int n = 0; n < D / 16; n++) {
-                    const float *x = &out[m][2 * n][2 * half], *y = &out[m][2 * n + 1][2 * half];
-                    Rows::act4(j.out, at + 16 * n, x[0] * inv, x[1] * inv, y[0] * inv, y[1] * inv);
-                }
-            }
-    }
 };
-
-__device__ static struct tile_work work_of(
-    const struct attend_job &j, const struct plan_tile &tile, uint32_t kv_head, uint32_t rows)
-{
-    struct tile_work w;
-    w.s = j.seqs[tile.seq];
-    w.table = j.table + w.s.table_at;
-    w.kv_head = kv_head;
-    w.first = w.s.first_row + tile.first;
-    const uint32_t n = min(rows, w.s.n_rows - tile.first);
-    w.n_pairs = n * j.per_kv;
-    w.pos = w.s.n_kv - w.s.n_rows + tile.first;
-    w.begin = j.window > 0 && w.pos + 1 > j.window ? w.pos + 1 - j.window : 0;
-    w.end = w.pos + n;
-    return w;
-}
 
 template <class C, int D>
 __global__ void __launch_bounds__(THREADS) prefill_kernel(const __grid_constant__ struct attend_job j)

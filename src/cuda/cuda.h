@@ -43,6 +43,8 @@ void cuda_measure(struct dev *d, struct cuda_limits *out);
 
 /* Whether steps of one or two rows that are recorded from now on may be one kernel (resident.h). At first they may. */
 void cuda_allow_resident(bool allow);
+/* Whether attention of many rows may use the warpgroup's matrix unit (attend_wide.cu); not unless somebody says so. */
+void cuda_allow_wide(bool allow);
 
 /* Which kernels make products from now on, for measuring them against each other: those that the table of products.cu
  * names, or one kind wherever it can. */

@@ -162,7 +162,7 @@ struct batch_memory {
     }
 };
 
-static std::vector<float> attend(const shape &c, const std::vector<part> &parts, bool fixed)
+static std::vector<float> attend(const shape &c, const std::vector<part> &parts, bool fixed, bool wide = false)
 {
     const batch_memory m(c, parts);
     const uint32_t per_kv = c.n_heads / c.n_kv_heads, rows_max = std::max(m.n_rows, 64u);
@@ -201,13 +201,15 @@ static std::vector<float> attend(const shape &c, const std::vector<part> &parts,
     j.part_sums = room.p + (size_t)PARTS_MAX * c.n_heads * c.head_dim;
     j.arrived = arrived.p;
     j.out.f32 = out.p;
-    const uint32_t tile_rows = fixed ? PACK / per_kv : attend_tile_rows(c.head_dim, per_kv);
+    const uint32_t tile_rows = fixed  ? PACK / per_kv
+                               : wide ? attend_wide_rows(&device, &j)
+                                      : attend_tile_rows(c.head_dim, per_kv);
     attend_plan(&device, &b, per_kv, tile_rows, 3 * device.n_sms / c.n_kv_heads + 1, 64);
     attend_decode(&device, &b, &j);
     if (fixed)
         attend_whole(&device, &b, &j);
     else if (m.seq_rows * per_kv > DECODE_PAIRS)
-        attend_prefill(&device, &b, &j);
+        wide ? attend_wide(&device, &b, &j) : attend_prefill(&device, &b, &j);
     for (size_t i = 0; i < arrived.n; i++)
         expect(arrived.p[i] == 0, "counters are zero again");
     return std::vector<float>(out.p, out.p + out.n);
@@ -244,9 +246,9 @@ static std::vector<float> reference(const shape &c, const std::vector<part> &par
     return out;
 }
 
-static void check_near(const shape &c, const std::vector<part> &parts, bool fixed)
+static void check_near(const shape &c, const std::vector<part> &parts, bool fixed, bool wide = false)
 {
-    const std::vector<float> got = attend(c, parts, fixed), want = reference(c, parts);
+    const std::vector<float> got = attend(c, parts, fixed, wide), want = reference(c, parts);
     const double far = distance_of(got.data(), want.data(), want.size());
     const double bound = c.kv == DTYPE_BF16 ? 1e-2 : 2e-3; /* queries and weights are rounded to 8 bits, or 11 */
     const std::string what = " over " + std::string(dtype_name(c.kv)) + ", heads of " + std::to_string(c.head_dim);
@@ -287,6 +289,7 @@ int main()
         {2, 1, 256, 0, 16, 0.0f, DTYPE_F8_E4M3}, {8, 2, 128, 0, 16, 0.0f, DTYPE_Q8_0},
         {4, 2, 96, 100, 32, 20.0f, DTYPE_Q8_0}, {7, 1, 64, 40, 16, 0.0f, DTYPE_Q8_0}};
     device.capability = 90;
+    cuda_allow_wide(true);
     for (const shape &c : shapes) {
         const uint32_t few = 64 / (c.n_heads / c.n_kv_heads); /* rows that are still decoded */
         const std::vector<part> parts = {
@@ -294,7 +297,10 @@ int main()
         check_near(c, parts, false);
         check_near(c, parts, true);
         check_near(c, {{1, 0, 70}, {2, 290, 1}}, true);
-        check_near(c, {{1, 0, 70}, {2, 290, 1}, {3, 150, 67}}, false);
+        const std::vector<part> prompts = {{1, 0, 70}, {2, 290, 1}, {3, 150, 67}};
+        check_near(c, prompts, false);
+        if ((c.kv == DTYPE_F16 || c.kv == DTYPE_BF16) && (c.head_dim == 64 || c.head_dim == 128))
+            check_near(c, prompts, false, true);
     }
     check_bits(shapes[0]);
     check_bits(shapes[2]);

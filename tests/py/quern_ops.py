@@ -37,6 +37,11 @@ def prefer(way):
     library().quern_op_prefer(WAYS[way])
 
 
+def wide(on):
+    """Whether attention of many rows may use the warpgroup's matrix unit."""
+    library().quern_op_wide(int(on))
+
+
 def distance(got, want):
     """Size of the difference over the size of what was wanted; NaN counts as infinitely far."""
     far = np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want)

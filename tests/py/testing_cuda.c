@@ -145,6 +145,14 @@ EXPORT void quern_op_prefer(int way)
     (void)way;
 }
 
+EXPORT void quern_op_wide(int on)
+{
+#ifdef QUERN_CUDA
+    cuda_allow_wide(on != 0);
+#endif
+    (void)on;
+}
+
 static void rig_begin(struct rig *r, uint32_t rows)
 {
     if (is_recorded && r->ops->graph_begin != NULL)
