@@ -40,6 +40,7 @@ struct server_options {
     size_t n_hosts;
     uint64_t body_max;                             /* bytes of a request; 0 = HTTP_BODY_BYTES_DEFAULT */
     uint32_t connections_max;                      /* 0 = HTTP_CONNECTIONS_DEFAULT */
+    uint32_t idle_s;                               /* that a connection may lie silent; 0 = HTTP_IDLE_S */
     uint32_t stuck_s;                              /* without progress of the engine, until probes say so */
     uint32_t ping_s;                               /* comment lines on a silent stream; 0 = none */
     const char *tool_call_parser;                  /* a row of text/tool_syntax.h, "auto" or "none"; NULL = auto */

@@ -190,7 +190,10 @@ static void note_bad_end(struct generation *g, const struct request *r, int end)
     default:
         LOG(g->net->s->o.log, LOG_ERROR, "http", "generation failed", log_cstr("id", g->call->id),
             log_cstr("why", r->error.text));
-        api_fail(&g->failure, 500, NULL, "the model failed to answer this request");
+        if (engine_state(g->net->s->serving->engine) == ENGINE_FAILED)
+            api_fail(&g->failure, 503, NULL, "the engine has failed");
+        else
+            api_fail(&g->failure, 500, NULL, "the model failed to answer this request");
     }
 }
 

@@ -163,7 +163,7 @@ static enum err open_http(struct net *n, struct error *e)
     evhttp_set_max_headers_size(n->http, HTTP_HEAD_BYTES_MAX);
     evhttp_set_max_body_size(n->http, (ev_ssize_t)(2 * s->o.body_max)); /* up to there the 413 is our own */
     evhttp_set_flags(n->http, EVHTTP_SERVER_LINGERING_CLOSE); /* a body that is too large is read, then told so */
-    evhttp_set_timeout(n->http, HTTP_IDLE_S);
+    evhttp_set_timeout(n->http, (int)s->o.idle_s);
     evhttp_set_allowed_methods(n->http, 0xffff); /* what we do not take is told so by ourselves */
     evhttp_set_default_content_type(n->http, NULL);
     evhttp_set_bevcb(n->http, guard_bufferevent, n);

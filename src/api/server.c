@@ -59,6 +59,7 @@ enum err server_open(const struct server_options *o, struct server **out, struct
         return FAIL(e, ERR_NOMEM, "no memory for a server");
     s->o = *o;
     s->o.body_max = o->body_max != 0 ? o->body_max : HTTP_BODY_BYTES_DEFAULT;
+    s->o.idle_s = o->idle_s != 0 ? o->idle_s : HTTP_IDLE_S;
     s->t_open = clock_now(o->clock);
     atomic_store(&s->progress, "opening");
     enum err err = keys_init(&s->keys, e);

@@ -1,6 +1,7 @@
 """The server as its operator meets it: keys, tenants and budgets, draining, signals, TLS, Unix sockets, supervisors,
 resumable streams, restarts."""
 import concurrent.futures
+import contextlib
 import hashlib
 import http.client
 import json
@@ -473,27 +474,37 @@ def test_an_allocation_that_fails_is_an_answer(n):
 
 
 def test_a_device_that_fails_answers_everybody_and_ends_the_process():
-    """Streams that run and requests that wait get an error; the exit status is for the supervisor."""
+    """Streams that run get an error event, requests that run or wait a 503; probes say so; the exit status is for the
+    supervisor."""
     q = Quern("--fault", "device:60", "--max-num-seqs", 2)
-    ends = []
+    ends, health = [], []
 
     def ask(stream):
         body = {"prompt": "The king", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": stream}
         try:
             status, _, answer = q.call("/v1/completions", body)
         except OSError as e:
-            ends.append((None, str(e)))
+            ends.append((stream, None, str(e)))
             return
-        ends.append((status, answer.decode() if isinstance(answer, bytes) else json.dumps(answer)))
+        ends.append((stream, status, answer.decode() if isinstance(answer, bytes) else json.dumps(answer)))
 
-    threads = [threading.Thread(target=ask, args=(i % 2 == 0,)) for i in range(6)]
+    def probe():
+        with contextlib.suppress(OSError):
+            while True:
+                status, _, answer = q.call("/health")
+                health.append((status, answer["status"]))
+
+    threads = [threading.Thread(target=ask, args=(i % 2 == 0,)) for i in range(6)] + [threading.Thread(target=probe)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    code = q.stop() if q.process.poll() is None and len(ends) < 6 else q.process.wait(20)
+    code = q.process.wait(20)
     assert len(ends) == 6
-    for status, text in ends:
-        assert status in (200, 500, 503) and "error" in text, (status, text)
+    for stream, status, text in ends:
+        assert status == 503 or (stream and status == 200), (stream, status, text)
+        assert "the engine has failed" in text or (status == 503 and "stopping" in text), (stream, status, text)
+        assert status == 503 or text.rstrip().endswith("data: [DONE]"), text
+    assert (503, "failed") in health and set(health) <= {(200, "ready"), (503, "failed")}, set(health)
     assert code == 1
     assert "the device failed, as it was told to" in q.log()
