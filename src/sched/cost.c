@@ -21,7 +21,8 @@
 #define TRUSTED_SAMPLES   3 /* of a class, before it corrects the fit */
 #define STEER_SHARE       0.25
 #define STEER_MAX         2.0
-#define REFIT_EVERY       8 /* samples, when they tell nothing new */
+#define REFIT_EVERY       8    /* samples, when they tell nothing new */
+#define ROWS_EXACT        0.05 /* of a row, when rows for a target are looked for */
 #define N_COEFFICIENTS    3
 
 static uint32_t class_of(double rows, double row_context)
@@ -170,13 +171,13 @@ uint32_t cost_rows(const struct cost *c, double rows, double row_context, uint32
     const double goal = target_ns / (c->steer > 0 ? c->steer : 1);
     double most = c->is_seeded ? SCHED_ROWS_MAX : MIN((double)SCHED_ROWS_MAX, MAX(2 * c->rows_seen - rows, rows));
     double fits = 0; /* halving what is between: the prediction has steps at the borders of the classes */
-    for (double r = most; most - fits > 0.5; r = fits + (most - fits) / 2) {
+    for (double r = most; most - fits > ROWS_EXACT; r = fits + (most - fits) / 2) {
         if (cost_predict(c, rows + r, row_context + r * pos + r * r / 2) <= goal)
             fits = r;
         else
             most = r;
     }
-    return (uint32_t)fits;
+    return (uint32_t)(fits + 0.5); /* of twenty rows behind a long context one is a twentieth of the prompt's speed */
 }
 
 struct step_cost sched_cost(const struct sched *s)

@@ -258,7 +258,7 @@ enum err tenants_check(const struct sched *s, struct error *e) MUST_CHECK;
 void cost_observe(struct cost *c, double rows, double row_context, double ns);
 double cost_predict(const struct cost *c, double rows, double row_context);
 void cost_steer(struct cost *c, double rows, double row_context, double ns);
-/* Rows from position pos on that fit into ns beside a step of these rows. */
+/* Rows from position pos on that make a step of these rows take target_ns, to the nearest row. */
 uint32_t cost_rows(const struct cost *c, double rows, double row_context, uint32_t pos, double target_ns);
 
 /* budget.c */

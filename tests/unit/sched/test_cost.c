@@ -125,6 +125,30 @@ static void rows_for_a_target_take_just_that_long(void **state)
     assert_int_equal(cost_rows(&c, 8, 3200, 0, 4e6), 0); /* the streams alone take longer */
 }
 
+/* Behind a long context a row is a twentieth of a step: the nearest number of rows meets the target on the mean. The
+ * twin, half a row less, which rounding down comes to, stays below it. */
+static void chunks_fill_the_target_on_the_mean(void **state)
+{
+    (void)state;
+    const struct machine m = {5e6, 40e3, 150, 0};
+    static struct cost c;
+    c = (struct cost){0};
+    learn(&c, &m, 500);
+    const double target = 20e6, rows = 8, context = 8 * 400.0;
+    double sum = 0, below = 0;
+    uint32_t n = 0;
+    for (uint32_t pos = 3000; pos < 6000; pos += 7, n++) {
+        const uint32_t r = cost_rows(&c, rows, context, pos, target);
+        const double row = m.row + m.row_context * (pos + 0.5 * r);
+        const double ns = m.base + m.row * rows + m.row_context * context + r * row;
+        assert_in_range(r, 8, 40);
+        sum += ns;
+        below += ns - 0.5 * row;
+    }
+    assert_true(is_near(sum / n, target, 0.01));
+    assert_false(is_near(below / n, target, 0.01));
+}
+
 /* Chunks on a machine that is half again as slow as all that was measured: within a few steps they fit; without
  * steering, the twin, the first class that is trusted decides, which takes longer. */
 static void chunks_fit_soon_on_a_machine_that_became_slower(void **state)
@@ -269,6 +293,7 @@ int main(void)
         cmocka_unit_test(an_hour_of_decoding_does_not_wash_prompts_out),
         cmocka_unit_test(a_prediction_is_corrected_by_its_class),
         cmocka_unit_test(rows_for_a_target_take_just_that_long),
+        cmocka_unit_test(chunks_fill_the_target_on_the_mean),
         cmocka_unit_test(chunks_fit_soon_on_a_machine_that_became_slower),
         cmocka_unit_test(a_seed_counts_until_two_kinds_of_steps_were_measured),
         cmocka_unit_test(under_a_target_streams_are_not_stalled_and_the_prompt_is_hardly_later),
