@@ -331,7 +331,7 @@ static const struct ops *plain_ops(void)
 static uint64_t rows_that_differ(const struct kernels *k, const struct ops *ops, enum row_op op, enum dtype dtype)
 {
     const struct rig rig = {.ops = ops, .kernels = k};
-    const struct row_check c = {.op = op, .dtype = dtype, .rounds = 3, .seed = 4711};
+    const struct row_check c = {.op = op, .dtype = dtype, .rounds = ROUNDS, .seed = 4711};
     return check_rows(&rig, &c).differ;
 }
 
@@ -346,7 +346,7 @@ static uint64_t tokens_that_differ(const struct kernels *k, const struct ops *op
         .rope = ROPE_HALVES,
         .rope_dims = 32,
         .len = 150,
-        .rounds = 3,
+        .rounds = ROUNDS,
         .seed = 4712};
     return check_seqs(&rig, &c).differ;
 }
