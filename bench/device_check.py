@@ -328,7 +328,8 @@ def check_sample(seed):
 def check_verify(_seed):
     """Several rows of a sequence in one recorded step, against the same rows one by one; the twin is the row before."""
     lib = bench_library()
-    for dtype, kv in (("BF16", "BF16"), ("BF16", "F8_E4M3"), ("Q4_0", "F16")):
+    # random blocks of Q4_0 make logits that hardly depend on the row
+    for dtype, kv, bound in (("BF16", "BF16", 3e-2), ("BF16", "F8_E4M3", 3e-2), ("Q4_0", "F16", 5e-5)):
         text = ctypes.create_string_buffer(1024)
         handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), 0, 0, 64, 8, 4096, 8000, text,
                                       len(text))
@@ -352,7 +353,7 @@ def check_verify(_seed):
             worst = max(worst, *(ops.distance(g[None], w[None]) for g, w in zip(got, alone)))
             twin = min(twin, ops.distance(got[1:], alone[:-1]))
         lib.quern_bench_close(handle)
-        verdict(f"rows verified together, {dtype}, {kv} cache", worst, 3e-2, twin)
+        verdict(f"rows verified together, {dtype}, {kv} cache", worst, bound, twin)
 
 
 def check_deterministic(_seed):
@@ -364,7 +365,7 @@ def check_deterministic(_seed):
         wrong = {}
         for det in (1, 0):
             text = ctypes.create_string_buffer(1024)
-            handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), fp8, det, 256, 160, 4096,
+            handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), fp8, det, 256, 256, 4096,
                                           100000, text, len(text))
             if not handle:
                 failures.append(f"deterministic {dtype}: {text.value.decode()}")

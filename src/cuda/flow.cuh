@@ -115,18 +115,18 @@ __device__ __forceinline__ void flow_carry(
         }
         tma_load(to + act_at, &f.act, col, 0, &ring.full[stage]);
     }
+    launch_next(); /* what is left comes from shared memory */
 }
 
-/* A step's share of the sums of one tile. */
-template <typename T, int NT>
-__device__ __forceinline__ void flow_multiply(
-    const unsigned char *stage, const struct flow_place &w, uint32_t act_at, float acc[NT][4])
-{
-    const uint32_t lane = threadIdx.x % 32, r = lane % 8;
-#pragma unroll
-    for (uint32_t c = 0; c < FLOW_COLS; c++) {
+/* A column of a stage as the matrix unit takes it: 16 weight rows, 8 * NT activation rows, FLOW_K inputs. */
+template <typename T, int NT> struct FlowColumn {
+    uint32_t a[4][4], b[NT][2][4];
+
+    __device__ __forceinline__ void load(
+        const unsigned char *stage, const struct flow_place &w, uint32_t act_at, uint32_t c)
+    {
+        const uint32_t lane = threadIdx.x % 32, r = lane % 8;
         const unsigned char *from = stage + w.at + c * w.pitch, *x = stage + act_at + c * NT * 8 * TMA_COLUMN;
-        uint32_t a[4][4], b[NT][2][4];
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) /* rows lane % 16, inputs 16 i + 8 (lane / 16) */
             load_matrices<false>(a[i], from + ((2 * i + lane / 16) ^ w.swap) * 16);
@@ -135,12 +135,51 @@ __device__ __forceinline__ void flow_multiply(
 #pragma unroll
             for (uint32_t i = 0; i < 2; i++) /* row 8 n + lane % 8, inputs 32 i + 8 (lane / 8) */
                 load_matrices<false>(b[n][i], x + (n * 8 + r) * TMA_COLUMN + ((4 * i + lane / 8) ^ r) * 16);
+    }
+
+    __device__ __forceinline__ void multiply(float acc[NT][4]) const
+    {
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
 #pragma unroll
             for (int n = 0; n < NT; n++)
                 mma(T(), acc[n], a[i][0], a[i][1], a[i][2], a[i][3], b[n][i / 2][i % 2 * 2],
                     b[n][i / 2][i % 2 * 2 + 1]);
+    }
+};
+
+/* Where a warp is in the ring. */
+struct flow_at {
+    uint32_t stage, parity;
+};
+
+/* The sums of one tile. A column is multiplied while the next one comes out of shared memory; a place is free when what
+ * it held has been multiplied. */
+template <typename T, int NT>
+__device__ __forceinline__ void flow_sum(const struct flow_job &f, const struct flow_ring &ring,
+    const struct flow_place &w, uint32_t n_steps, struct flow_at &at, float acc[NT][4])
+{
+    static_assert(FLOW_COLS == 2, "one column in hand, one on its way");
+    const uint32_t act_at = 16 * f.width * TMA_COLUMN * FLOW_COLS;
+    FlowColumn<T, NT> even, odd;
+    barrier_wait(&ring.full[at.stage], at.parity);
+    even.load(ring.stages + (size_t)at.stage * f.stage_bytes, w, act_at, 0);
+    for (uint32_t i = 0; i < n_steps; i++) {
+        const uint32_t stage = at.stage;
+        odd.load(ring.stages + (size_t)stage * f.stage_bytes, w, act_at, 1);
+        even.multiply(acc);
+        if (++at.stage == f.stages) {
+            at.stage = 0;
+            at.parity ^= 1;
+        }
+        if (i + 1 < n_steps) {
+            barrier_wait(&ring.full[at.stage], at.parity);
+            even.load(ring.stages + (size_t)at.stage * f.stage_bytes, w, act_at, 0);
+        }
+        odd.multiply(acc);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            barrier_arrive(&ring.free[stage]);
     }
 }
 
@@ -163,7 +202,8 @@ __device__ __forceinline__ void flow_end(const struct skinny_job &j, uint32_t ti
 }
 
 template <typename T, int NT>
-__global__ void __launch_bounds__((FLOW_WARPS + 1) * 32, 2) flow_kernel(const __grid_constant__ struct flow_job f)
+__global__ void __launch_bounds__((FLOW_WARPS + 1) * 32, NT < 4 ? 2 : 1)
+    flow_kernel(const __grid_constant__ struct flow_job f)
 {
     SHARED_ROOM(memory);
     __shared__ uint64_t barriers[2 * FLOW_STAGES];
@@ -175,30 +215,18 @@ __global__ void __launch_bounds__((FLOW_WARPS + 1) * 32, 2) flow_kernel(const __
         barrier_init(&barriers[threadIdx.x], threadIdx.x < FLOW_STAGES ? 1 : f.width);
     barrier_publish();
     __syncthreads();
-    launch_next();
     if (warp == f.width) {
         if (threadIdx.x % 32 == 0)
             flow_carry<NT>(f, ring, first, n, n_steps);
         return;
     }
     launch_wait();
-    const uint32_t act_at = 16 * f.width * TMA_COLUMN * FLOW_COLS;
-    uint32_t stage = 0, parity = 0;
+    struct flow_at at = {0, 0};
     for (uint32_t taken = 0; taken < n; taken += f.width) {
         const uint32_t tile = first + taken + warp;
         const struct flow_place w = flow_place_of(f, min(tile, f.n_tiles - 1), warp, threadIdx.x % 16);
         float acc[NT][4] = {};
-        for (uint32_t i = 0; i < n_steps; i++) {
-            barrier_wait(&ring.full[stage], parity);
-            flow_multiply<T, NT>(ring.stages + (size_t)stage * f.stage_bytes, w, act_at, acc);
-            __syncwarp();
-            if (threadIdx.x % 32 == 0)
-                barrier_arrive(&ring.free[stage]);
-            if (++stage == f.stages) {
-                stage = 0;
-                parity ^= 1;
-            }
-        }
+        flow_sum<T, NT>(f, ring, w, n_steps, at, acc);
         if (taken + warp < n)
             flow_end<NT>(f.j, tile, acc);
     }

@@ -181,6 +181,11 @@ __device__ __forceinline__ __half half_of(float x)
     return __float2half_rn(fabsf(x) > F16_MOST ? copysignf(F16_MOST, x) : x);
 }
 
+__device__ __forceinline__ float as_bf16(float x)
+{
+    return __bfloat162float(__float2bfloat16_rn(x));
+}
+
 __device__ __forceinline__ void act_put(struct act_rows out, size_t at, float x)
 {
     if (out.f32 != NULL)

@@ -22,7 +22,7 @@ static struct few_rows few_rows_of(enum format f)
 {
     switch (f) {
     case FORMAT_F16:
-    case FORMAT_BF16: return {0, 64, 8};
+    case FORMAT_BF16: return {8, 0, 8};
     case FORMAT_F8: return {8, 0, 16};
     default: return {16, 0, 64};
     }
@@ -81,7 +81,9 @@ bool cuda_f8_rows(const struct dev *d, uint32_t n_rows)
 
 bool cuda_gives_bf16(const struct dev *d, const struct matrix *m)
 {
-    return !d->deterministic && (m->format == FORMAT_BF16 || m->format == FORMAT_F8);
+    if (d->deterministic) /* where few rows can be made alike */
+        return m->format == FORMAT_BF16 && d->chained && flow_has(d, m->format, m->n_in);
+    return m->format == FORMAT_BF16 || m->format == FORMAT_F8;
 }
 
 /* ---- cuBLASLt ------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@
 #define HEADS_PER_BLOCK 4
 
 struct heads_job {
-    const void *in; /* [T][(Q + 2G) * D], f32 or bf16 */
-    bool in_bf16;
+    const void *in;       /* [T][(Q + 2G) * D], f32 or bf16 */
+    bool in_bf16, rounds; /* rounds: as skinny_job's */
     uint32_t n_rows;
     float *q;
     const float *q_gain, *k_gain;
@@ -56,6 +56,14 @@ __device__ static void store_head(
             float_store(to, i, h.kv_dtype, head[i]);
 }
 
+/* Rounded as end_heads does it. */
+__device__ __forceinline__ void turn(float &a, float &b, float2 t)
+{
+    const float x = a;
+    a = __fmaf_rn(x, t.x, -__fmul_rn(b, t.y));
+    b = __fmaf_rn(x, t.y, __fmul_rn(b, t.x));
+}
+
 __global__ static void heads_kernel(const __grid_constant__ struct heads_job j)
 {
     extern __shared__ float all_heads[];
@@ -72,8 +80,8 @@ __global__ static void heads_kernel(const __grid_constant__ struct heads_job j)
     const size_t from = ((size_t)row * n_all + head) * n;
     float sum = 0.0f;
     for (uint32_t i = lane; i < n; i += 32) {
-        const float v = float_load(j.in, from + i, j.in_bf16 ? DTYPE_BF16 : DTYPE_F32) +
-                        (bias != NULL ? bias[local * n + i] : 0.0f);
+        const float y = float_load(j.in, from + i, j.in_bf16 ? DTYPE_BF16 : DTYPE_F32);
+        const float v = (j.rounds ? as_bf16(y) : y) + (bias != NULL ? bias[local * n + i] : 0.0f);
         x[i] = v;
         sum += v * v;
     }
@@ -89,10 +97,7 @@ __global__ static void heads_kernel(const __grid_constant__ struct heads_job j)
     const float2 *table = (const float2 *)(h.rope_table + (size_t)h.pos[row] * h.rope_dims);
     for (uint32_t i = lane; i < half; i += 32) {
         const uint32_t a = h.rope == ROPE_PAIRS ? 2 * i : i, b = h.rope == ROPE_PAIRS ? 2 * i + 1 : i + half;
-        const float2 t = table[i];
-        const float x0 = x[a], x1 = x[b];
-        x[a] = __fmaf_rn(x0, t.x, -__fmul_rn(x1, t.y)); /* as end_heads rounds */
-        x[b] = __fmaf_rn(x0, t.y, __fmul_rn(x1, t.x));
+        turn(x[a], x[b], table[i]);
     }
     __syncwarp();
     if (part > 0) {
@@ -142,17 +147,11 @@ __global__ static void heads_128_kernel(const __grid_constant__ struct heads_job
         float y0 = __uint_as_float(b << 16), y1 = __uint_as_float(b & 0xffff0000u);
         const bool is_v = head >= h.n_heads + h.n_kv_heads, is_q = head < h.n_heads;
         if (!is_v && h.rope == ROPE_HALVES) {
-            const float p = x0, q = x1;
-            x0 = p * pairs.x - y0 * pairs.y;
-            y0 = p * pairs.y + y0 * pairs.x;
-            x1 = q * pairs.z - y1 * pairs.w;
-            y1 = q * pairs.w + y1 * pairs.z;
+            turn(x0, y0, make_float2(pairs.x, pairs.y));
+            turn(x1, y1, make_float2(pairs.z, pairs.w));
         } else if (!is_v) {
-            const float p = x0, q = y0;
-            x0 = p * low.x - x1 * low.y;
-            x1 = p * low.y + x1 * low.x;
-            y0 = q * high.x - y1 * high.y;
-            y1 = q * high.y + y1 * high.x;
+            turn(x0, x1, low);
+            turn(y0, y1, high);
         }
         if (is_q) {
             float2 *q = (float2 *)(j.q + ((size_t)row * h.n_heads + head) * 128);
@@ -201,7 +200,8 @@ static struct skinny_heads heads_of(const struct batch *b, const struct kv_cache
 }
 
 /* One launch per run of weights that lie behind each other. */
-static void qkv_skinny(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct qkv_args *a)
+static void qkv_skinny(
+    struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct qkv_args *a, bool rounds)
 {
     const struct weight *const w[3] = {a->wq, a->wk, a->wv};
     uint32_t first = 0;
@@ -222,6 +222,7 @@ static void qkv_skinny(struct dev *d, const struct batch *b, const struct kv_cac
         j.n_rows = b->n_rows;
         j.out = a->q;
         j.ldc = a->n_heads * a->head_dim;
+        j.rounds = rounds;
         j.heads = heads_of(b, kv, a);
         j.heads.first_row = first;
         if (!resident_product(d, m->format, &j, a->in))
@@ -252,25 +253,27 @@ static void qkv_products(struct dev *d, const struct batch *b, const struct qkv_
 void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a)
 {
     const struct weight *const w[3] = {a->wq, a->wk, a->wv};
-    bool skinny = true, bf16 = true;
+    bool skinny = true, bf16 = true, rounds = d->deterministic;
     cuda_trace(d, a->wq);
     for (int i = 0; i < 3; i++) {
         const bool small = cuda_is_skinny(d, matrix_of(w[i]), b->n_rows);
         skinny = skinny && small;
         bf16 = bf16 && !small && cuda_gives_bf16(d, matrix_of(w[i]));
+        rounds = rounds && cuda_gives_bf16(d, matrix_of(w[i]));
     }
     const enum dtype kv_dtype = a->layer->dtype;
     const bool plain_kv = kv_dtype != DTYPE_Q8_0;
     /* Where flow.cuh cannot take the heads, another kernel would, with other sums than many rows have. */
     const bool even = !d->deterministic || !d->chained || flow_has_heads(a->head_dim, a->rope_dims);
     if (skinny && plain_kv && a->q_gain == NULL && a->k_gain == NULL && a->head_dim % 16 == 0 && even) {
-        qkv_skinny(d, b, kv, a);
+        qkv_skinny(d, b, kv, a, rounds);
         return;
     }
     qkv_products(d, b, a, bf16);
     struct heads_job j = {};
     j.in = a->scratch;
     j.in_bf16 = bf16;
+    j.rounds = rounds;
     j.n_rows = b->n_rows;
     j.q = a->q;
     j.q_gain = a->q_gain;

@@ -168,6 +168,10 @@ __device__ inline void end_pair(const struct skinny_job &j, uint32_t row, uint32
 {
     a = __fmul_rn(a, in.scale_a);
     b = __fmul_rn(b, in.scale_b);
+    if (j.rounds) {
+        a = as_bf16(a);
+        b = as_bf16(b);
+    }
     if (j.end == SKINNY_QKV) {
         end_heads(j, row, ra, rb, a, b, in);
         return;

@@ -39,6 +39,7 @@ struct skinny_job {
     float *out;
     uint32_t ldc;
     float scale, cap;
+    bool rounds; /* sums become bf16 before GLU and QKV go on with them, as those of many rows do */
     enum glu glu;
     float *act_f32; /* SKINNY_GLU's result, [rows][n_out]; NULL where nobody wants that form */
     void *act_f16, *act_bf16;

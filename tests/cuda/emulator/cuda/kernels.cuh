@@ -320,6 +320,11 @@ inline struct act_rows act_rows_of(struct acts *a, uint32_t forms)
     return {(forms & ACT_F32) ? a->f32 : NULL, (forms & (ACT_F16 | ACT_F8)) ? (__half *)a->f16 : NULL,
         (forms & ACT_BF16) ? (__nv_bfloat16 *)a->bf16 : NULL};
 }
+inline float as_bf16(float x)
+{
+    return __bfloat162float(__float2bfloat16_rn(x));
+}
+
 inline void act_put(struct act_rows out, size_t at, float x)
 {
     if (out.f32 != NULL)
