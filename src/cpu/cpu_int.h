@@ -30,12 +30,22 @@ struct groups {
 };
 
 /* n elements a row; f32 is always there, the groups when ACT_Q16 was asked for. Eight groups of a row lie together,
- * then those of the next row: what a tile of a product reads is one piece of memory. */
+ * then those of the next row: what a tile of a product reads is one piece of memory. Floats lie so too, a second time,
+ * where ACT_F32 was asked for and the kernels pack: rows that lie a power of two apart push each other out of the
+ * cache. */
 struct acts {
     uint32_t rows, n, forms;
     float *f32;           /* [rows][n] */
+    float *blocks;        /* [n / 256, rounded up][rows][256], or NULL */
     struct groups groups; /* [n / 256, rounded up][rows][8] */
 };
+
+/* Where element k of a row lies in blocks. */
+static inline float *acts_block(const struct acts *a, size_t row, size_t k)
+{
+    const size_t n = ACT_BLOCK * ACT_GROUP;
+    return a->blocks + (k / n * a->rows + row) * n + k % n;
+}
 
 /* Where group g of a row lies. */
 static inline size_t acts_group(const struct acts *a, size_t row, size_t g)

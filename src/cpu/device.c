@@ -181,6 +181,11 @@ enum err cpu_acts_new(struct dev *d, uint32_t rows, uint32_t n, uint32_t forms, 
     *a = (struct acts){.rows = rows, .n = n, .forms = forms};
     a->f32 = mem_aligned(MEMORY_ALIGN, (size_t)rows * n * sizeof(float));
     bool ok = a->f32 != NULL;
+    if ((forms & ACT_F32) && d->k->room_bytes != 0) {
+        const size_t n_blocks = ((size_t)n + ACT_BLOCK * ACT_GROUP - 1) / (ACT_BLOCK * ACT_GROUP);
+        a->blocks = mem_aligned(MEMORY_ALIGN, n_blocks * rows * ACT_BLOCK * ACT_GROUP * sizeof *a->blocks);
+        ok = ok && a->blocks != NULL;
+    }
     if (forms & ACT_Q16) {
         struct groups *g = &a->groups;
         const size_t n_groups = acts_group(a, 0, (n / ACT_GROUP + ACT_BLOCK - 1) & ~(size_t)(ACT_BLOCK - 1));
@@ -204,6 +209,7 @@ void cpu_acts_free(struct dev *d, struct acts *a)
     if (a == NULL)
         return;
     mem_free(a->f32);
+    mem_free(a->blocks);
     mem_free(a->groups.q);
     mem_free(a->groups.scale);
     mem_free(a->groups.sum);

@@ -67,10 +67,15 @@ void cpu_run(struct dev *d, uint32_t n_tiles, team_fn *fn, void *ctx)
 
 void acts_finish(const struct kernels *k, struct acts *a, uint32_t forms, size_t row, uint32_t at, uint32_t n)
 {
+    const float *x = a->f32 + row * a->n;
+    if ((forms & ACT_F32) && a->blocks != NULL)
+        for (uint32_t i = at, end = at + n, some; i < end; i += some) {
+            some = MIN(end - i, ACT_BLOCK * ACT_GROUP - i % (ACT_BLOCK * ACT_GROUP));
+            memcpy(acts_block(a, row, i), x + i, some * sizeof *x);
+        }
     if ((forms & ACT_Q16) == 0)
         return;
     assert((a->forms & ACT_Q16) && at % ACT_GROUP == 0 && n % ACT_GROUP == 0);
-    const float *x = a->f32 + row * a->n;
     for (uint32_t g = at / ACT_GROUP, end = (at + n) / ACT_GROUP, some; g < end; g += some) {
         some = MIN(end - g, ACT_BLOCK - g % ACT_BLOCK);
         const struct groups to = groups_from(&a->groups, acts_group(a, row, g));
@@ -422,11 +427,11 @@ void cpu_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv,
     const uint32_t n_chunks = cut_rows(d, b, ATTN_ROWS_MAX / heads_each, a->n_kv_heads * job.n_parts);
     const uint32_t last = per_kv - (job.n_parts - 1) * heads_each; /* heads of the last part */
     job.finish_here =
-        (a->forms & ACT_Q16) && heads_each * a->head_dim % ACT_GROUP == 0 && last * a->head_dim % ACT_GROUP == 0;
+        (a->forms & ACT_Q16) == 0 || (heads_each * a->head_dim % ACT_GROUP == 0 && last * a->head_dim % ACT_GROUP == 0);
     const uint32_t n_tiles = n_chunks * a->n_kv_heads * job.n_parts;
     if (!attend_in_parts(&job, n_tiles))
         cpu_run(d, n_tiles, attend_one, &job);
-    if ((a->forms & ACT_Q16) && !job.finish_here)
+    if (!job.finish_here)
         cpu_run(d, tiles_of(b->n_rows, TILE_ROWS), attend_finish_rows, &job);
 }
 

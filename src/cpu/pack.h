@@ -35,7 +35,7 @@ struct packed {
     uint32_t n_panels; /* of one matrix */
     enum pack_form form;
     enum scale_form scales;
-    uint32_t offset;   /* taken from each stored integer */
+    uint32_t offset;   /* taken from each stored integer; from 4 bits it is taken already, and they have a sign */
     size_t data_bytes; /* of a group, or of one k for floats */
     size_t scale_at;   /* bytes from a panel's start */
 };

@@ -86,7 +86,10 @@ static struct piece piece_of(enum dtype dtype, const unsigned char *row, uint32_
     if (row == NULL)
         return none;
     switch (dtype) {
-    case DTYPE_Q4_0: none.nibbles = _mm_loadu_si128((const __m128i *)((const struct block_q4_0 *)row)[g].qs); break;
+    case DTYPE_Q4_0: /* less 8, as four bits with a sign */
+        none.nibbles = _mm_xor_si128(
+            _mm_loadu_si128((const __m128i *)((const struct block_q4_0 *)row)[g].qs), _mm_set1_epi8((char)0x88));
+        break;
     case DTYPE_Q4_1: none.nibbles = _mm_loadu_si128((const __m128i *)((const struct block_q4_1 *)row)[g].qs); break;
     case DTYPE_Q5_0: return piece_q5(((const struct block_q5_0 *)row)[g].qs, ((const struct block_q5_0 *)row)[g].qh);
     case DTYPE_Q5_1: return piece_q5(((const struct block_q5_1 *)row)[g].qs, ((const struct block_q5_1 *)row)[g].qh);

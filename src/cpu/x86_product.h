@@ -2,10 +2,10 @@
  *
  *   for each 256 of k, for each panel of 16 outputs:
  *       lay the panel's piece out in the first-level cache (integers as 16 bits, scales and minima as f32; or floats)
- *       for each few rows: multiply
+ *       for each few rows: multiply, and ask for a part of what comes next
  *
- * Laying out costs about as much as one row of products, so with one row the loop still keeps up with memory, and with
- * many it is free. The arithmetic (law 1), for output o of row r, lane by lane, where fma rounds once:
+ * Laying out costs about as much as two rows of products: with many rows it is free. One row, and a few of floats, are
+ * multiplied with what is packed. The arithmetic (law 1), for output o of row r, lane by lane, where fma rounds once:
  *
  * - Quantised weights: groups of k ascend (32 elements; 16 for Q6_K and the types packed with f32 scales). In each,
  *   i = the exact integer sum of q * qa (q with its offset taken off), then
@@ -35,11 +35,13 @@
 #define INT_TILE    6
 #define FLOAT_TILE  12
 #define CHAINS_ROWS 4 /* rows up to which each has two sums of dot products in flight */
+#define TILE_LEAST  4 /* rows of a tile, of several: fewer cost clearly more each */
 #else
 #define SIDE_MAX    1
 #define INT_TILE    4
 #define FLOAT_TILE  6
 #define CHAINS_ROWS 0 /* sums are additions, which take one cycle */
+#define TILE_LEAST  3
 #endif
 
 #define K_BLOCK      (ACT_BLOCK * ACT_GROUP)
@@ -66,9 +68,11 @@ struct product_room {                                    /* a worker's */
     _Alignas(64) float scale[SIDE_MAX * PIECE_SCALES], min[SIDE_MAX * PIECE_SCALES];
     _Alignas(64) float total[PANELS_MAX][TOTAL_STEP];
     /* 256 of k of rows that do not lie together (those of an expert) */
-    _Alignas(64) int16_t q[ROWS_MAX * K_BLOCK];
+    union {
+        _Alignas(64) int16_t q[ROWS_MAX * K_BLOCK];
+        _Alignas(64) float f[ROWS_MAX * K_BLOCK];
+    } rows;
     float a_scale[ROWS_MAX * ACT_BLOCK], a_sum[ROWS_MAX * ACT_BLOCK], a_sum16[ROWS_MAX * ACT_BLOCK * 2];
-    const float *f[ROWS_MAX];
 };
 
 /* ---- laying out a panel's piece ---------------------------------------------------------------------------------- */
@@ -86,69 +90,53 @@ INLINE void put_bytes(struct vi *x, struct vi bytes, int offset)
     put_step(x, vi_and(bytes, vi_set16(255)), vi_right16(bytes, 8), offset);
 }
 
-INLINE void take_4(const unsigned char *from, int offset, struct vi x[GROUP_VECS])
-{
-    const struct vi mask = vi_set16(15);
-    EACH (s, 4) {
-        const struct vi b = vi_load(from + s * STEP_BYTES);
-        put_step(x + 2 * s, vi_and(b, mask), vi_and(vi_right16(b, 8), mask), offset);
-        put_step(x + 2 * s + 8, vi_and(vi_right16(b, 4), mask), vi_right16(b, 12), offset);
-    }
-}
-
-/* The four bits of steps s and s + 4, each below its further bits. */
-INLINE void put_nibbles(
-    const unsigned char *from, int s, struct vi low_top, struct vi high_top, int offset, struct vi x[GROUP_VECS])
-{
-    const struct vi mask = vi_set16(0x0f0f), b = vi_load(from + s * STEP_BYTES);
-    put_bytes(x + 2 * s, vi_or(vi_and(b, mask), low_top), offset);
-    put_bytes(x + 2 * s + 8, vi_or(vi_and(vi_right16(b, 4), mask), high_top), offset);
-}
-
-INLINE void take_5(const unsigned char *from, int offset, struct vi x[GROUP_VECS])
-{
-    const struct vi bit = vi_set16(0x1010), t = vi_load(from + 4 * STEP_BYTES);
-    EACH (s, 4)
-        put_nibbles(from, s, vi_and(vi_left16(t, 4 - s), bit), vi_and(vi_right16(t, s), bit), offset, x);
-}
-
 /* Bits 2s and 2s + 1 of each byte at bits 4 and 5. */
 INLINE struct vi two_bits(struct vi t, int s)
 {
     return vi_and(s < 2 ? vi_left16(t, 4 - 2 * s) : vi_right16(t, 2 * s - 4), vi_set16(0x3030));
 }
 
-INLINE void take_6(const unsigned char *from, int offset, struct vi x[GROUP_VECS])
+/* Four bits of each 16-bit lane, from bit `at` on; with a sign or without. */
+INLINE struct vi four_bits(struct vi b, int at, bool is_signed)
 {
-    const struct vi low = vi_load(from + 4 * STEP_BYTES), high = vi_load(from + 5 * STEP_BYTES);
-    EACH (s, 4)
-        put_nibbles(from, s, two_bits(low, s), two_bits(high, s), offset, x);
+    if (is_signed)
+        return vi_right16_signed(at == 12 ? b : vi_left16(b, 12 - at), 12);
+    const struct vi low = at == 0 ? b : vi_right16(b, at);
+    return at == 12 ? low : vi_and(low, vi_set16(15));
 }
 
-INLINE void take_8(const unsigned char *from, struct vi x[GROUP_VECS])
+/* Step s of the first or the second half of a group. */
+INLINE void take_step(enum pack_form form, int offset, const unsigned char *from, int half, int s, struct vi x[2])
 {
-    EACH (s, GROUP_STEPS) {
-        const struct vi b = vi_load(from + s * STEP_BYTES);
-        put_step(x + 2 * s, vi_right16_signed(vi_left16(b, 8), 8), vi_right16_signed(b, 8), 0);
+    const struct vi b = vi_load(from + (form == PACK_8 ? 4 * half + s : s) * STEP_BYTES);
+    if (form == PACK_4) {
+        x[0] = four_bits(b, 4 * half, offset != 0);
+        x[1] = four_bits(b, 4 * half + 8, offset != 0);
+    } else if (form == PACK_8) {
+        put_step(x, vi_right16_signed(vi_left16(b, 8), 8), vi_right16_signed(b, 8), 0);
+    } else {
+        const struct vi nibbles = vi_and(half == 0 ? b : vi_right16(b, 4), vi_set16(0x0f0f));
+        const struct vi t = vi_load(from + (form == PACK_6 ? 4 + half : 4) * STEP_BYTES);
+        const struct vi fifth = vi_and(half == 0 ? vi_left16(t, 4 - s) : vi_right16(t, s), vi_set16(0x1010));
+        put_bytes(x, vi_or(nibbles, form == PACK_6 ? two_bits(t, s) : fifth), offset);
     }
 }
 
 INLINE void take_group(enum pack_form form, int offset, const unsigned char *from, struct vi x[GROUP_VECS])
 {
-    switch (form) {
-    case PACK_4: take_4(from, offset, x); break;
-    case PACK_5: take_5(from, offset, x); break;
-    case PACK_6: take_6(from, offset, x); break;
-    default: take_8(from, x); break;
-    }
+    EACH (half, 2)
+        EACH (s, 4)
+            take_step(form, offset, from, half, s, x + 8 * half + 2 * s);
 }
 
 /* A piece that is wanted soon, of each panel: its data and scales, and how many bytes of them a group has. It is asked
- * for group by group while another is laid out: a core has a dozen misses in flight, and asking for a whole piece at
- * once would stop it until they are back. */
+ * for group by group, and by the tiles of rows in turn: a core has a dozen misses in flight, and asking for a whole
+ * piece at once, or only while another is laid out, would stop it until they are back. */
 struct ahead {
     const unsigned char *data[SIDE_MAX], *scale[SIDE_MAX];
+    size_t data_bytes;
     uint32_t scale_bytes;
+    uint32_t turn, turns; /* this tile asks for group turn, turn + turns... */
 };
 
 INLINE void fetch_group(const struct ahead *h, uint32_t side, size_t data_bytes, uint32_t g)
@@ -176,21 +164,23 @@ INLINE void lay_scales(
             vf_store(min + g * VF, vf_of_f16(s + (g0 + g) * 64 + 32));
         }
         break;
-    case SCALE_K:
+    case SCALE_K: {
         s += g0 / SUPER * (64 + SUPER * 32);
+        const struct vf d = vf_of_f16(s), m = vf_of_f16(s + 32);
         for (uint32_t g = 0; g < n; g++) {
             const __m128i *b = (const __m128i *)(s + 64 + g * 32);
-            const struct vf m = vf_mul(vf_of_f16(s + 32), vf_of_u8(_mm_loadu_si128(b + 1)));
-            vf_store(scale + g * VF, vf_mul(vf_of_f16(s), vf_of_u8(_mm_loadu_si128(b))));
-            vf_store(min + g * VF, vf_sub(vf_set(0.0f), m));
+            vf_store(scale + g * VF, vf_mul(d, vf_of_u8(_mm_loadu_si128(b))));
+            vf_store(min + g * VF, vf_sub(vf_set(0.0f), vf_mul(m, vf_of_u8(_mm_loadu_si128(b + 1)))));
         }
         break;
-    case SCALE_K16:
+    }
+    case SCALE_K16: {
         s += g0 / SUPER * (32 + 16 * PANEL_COLS);
+        const struct vf d = vf_of_f16(s);
         for (uint32_t g = 0; g < 2 * n; g++)
-            vf_store(scale + g * VF,
-                vf_mul(vf_of_f16(s), vf_of_i8(_mm_loadu_si128((const __m128i *)(s + 32 + g * PANEL_COLS)))));
+            vf_store(scale + g * VF, vf_mul(d, vf_of_i8(_mm_loadu_si128((const __m128i *)(s + 32 + g * PANEL_COLS)))));
         break;
+    }
     case SCALE_F: memcpy(scale, s + (size_t)g0 * 128, (size_t)n * 128); break;
     case SCALE_FM:
         for (uint32_t g = 0; g < 2 * n; g++) {
@@ -203,16 +193,14 @@ INLINE void lay_scales(
 }
 
 static void lay_groups(const struct packed *p, const unsigned char *panel, uint32_t g0, uint32_t n, uint32_t side,
-    struct product_room *room, const struct ahead *ahead)
+    struct product_room *room)
 {
     const size_t step = p->data_bytes;
     const unsigned char *from = panel + g0 * step;
     struct vi *out = room->w.q + side * PIECE_VECS;
 #define LAY(form, offset)                                                                                              \
-    for (uint32_t g = 0; g < n; g++, from += step, out += GROUP_VECS) {                                                \
-        fetch_group(ahead, side, data_bytes_of(form), g);                                                              \
-        take_group(form, offset, from, out);                                                                           \
-    }
+    for (uint32_t g = 0; g < n; g++, from += step, out += GROUP_VECS)                                                  \
+        take_group(form, offset, from, out);
     switch (p->form) {
     case PACK_4:
         if (p->offset == 0)
@@ -233,15 +221,12 @@ static void lay_groups(const struct packed *p, const unsigned char *panel, uint3
     lay_scales(p, panel, g0, n, room->scale + side * PIECE_SCALES, room->min + side * PIECE_SCALES);
 }
 
-/* Floats as f32, where they lie already when they are. */
-static const float *lay_floats(const struct packed *p, const unsigned char *panel, uint32_t k0, uint32_t n, float *out)
+/* Floats of 16 bits as f32. */
+static const unsigned char *lay_floats(const struct packed *p, const unsigned char *from, uint32_t n, float *out)
 {
-    const unsigned char *from = panel + k0 * p->data_bytes;
-    if (p->form == PACK_F32)
-        return (const float *)from;
     for (uint32_t k = 0; k < n; k++, from += 32)
         vf_store(out + k * VF, p->form == PACK_F16 ? vf_of_f16(from) : vf_of_bf16(from));
-    return out;
+    return (const unsigned char *)out;
 }
 
 /* ---- integer products of a few rows --------------------------------------------------------------------------------
@@ -305,10 +290,11 @@ INLINE void dots(int rows, int sides, int vecs, const struct vi *w, const int16_
 }
 
 /* The groups of a piece, for some rows and panels, added to their totals. */
-typedef void int_tile_fn(const struct product_room *room, const struct groups *rows, uint32_t n_groups, float *total);
+typedef void int_tile_fn(const struct product_room *room, const struct groups *rows, uint32_t n_groups, float *total,
+    const struct ahead *ahead);
 
 INLINE void int_tile(int rows, int sides, int subs, bool with_min, const struct product_room *room,
-    const struct groups *a, uint32_t n_groups, float *total)
+    const struct groups *a, uint32_t n_groups, float *total, const struct ahead *ahead)
 {
     const int16_t *q = a->q;
     const float *a_scale = a->scale, *a_sum = subs == 1 ? a->sum : a->sum16;
@@ -319,7 +305,12 @@ INLINE void int_tile(int rows, int sides, int subs, bool with_min, const struct 
     EACH (c, sides)
         EACH (r, rows)
             acc[c][r] = vf_load(total + c * TOTAL_STEP + r * VF);
-    for (uint32_t g = 0; g < n_groups; g++, a_scale++)
+    for (uint32_t g = 0, asks = ahead->turn; g < n_groups; g++, a_scale++) {
+        if (g == asks) {
+            EACH (c, sides)
+                fetch_group(ahead, (uint32_t)c, ahead->data_bytes, g);
+            asks += ahead->turns;
+        }
         EACH (s, subs) {
             struct vi sum[SIDE_MAX][INT_TILE];
             dots(rows, sides, vecs, w, q, sum);
@@ -340,16 +331,17 @@ INLINE void int_tile(int rows, int sides, int subs, bool with_min, const struct 
             scales += VF;
             mins += VF;
         }
+    }
     EACH (c, sides)
         EACH (r, rows)
             vf_store(total + c * TOTAL_STEP + r * VF, acc[c][r]);
 }
 
 #define INT_FN(kind, rows, sides, subs, with_min)                                                                      \
-    static void int_##kind##_##rows##_##sides(                                                                         \
-        const struct product_room *room, const struct groups *a, uint32_t n_groups, float *total)                      \
+    static void int_##kind##_##rows##_##sides(const struct product_room *room, const struct groups *a,                 \
+        uint32_t n_groups, float *total, const struct ahead *ahead)                                                    \
     {                                                                                                                  \
-        int_tile(rows, sides, subs, with_min, room, a, n_groups, total);                                               \
+        int_tile(rows, sides, subs, with_min, room, a, n_groups, total, ahead);                                        \
     }
 #define INT_FNS_4(kind, sides, subs, with_min)                                                                         \
     INT_FN(kind, 1, sides, subs, with_min)                                                                             \
@@ -446,53 +438,68 @@ static one_row_fn *const one_row_fns[][KINDS] = {[PACK_4] = {[KIND_32] = one_row
     [PACK_6] = {[KIND_16] = one_row_6_16},
     [PACK_8] = {[KIND_32] = one_row_8_32, [KIND_16] = one_row_8_16, [KIND_16M] = one_row_8_16m}};
 
-/* The index of the largest tile of at most n rows. */
-static uint32_t tile_for(const uint32_t *rows, uint32_t n_tiles, uint32_t n)
-{
-    uint32_t i = n_tiles - 1;
-    while (rows[i] > n)
-        i--;
-    return i;
-}
-
 /* ---- float products of a few rows ----------------------------------------------------------------------------------
  */
 
-/* What is wanted next, of each panel: a step of bytes is asked for with each k. Only the first rows of a piece ask:
- * loads are what limits this loop. */
+/* What is wanted next, of each panel: `step` bytes more with each two of k. Each tile of a piece's rows asks for its
+ * share, so that memory is busy all the time. */
 struct float_ahead {
     const unsigned char *p[SIDE_MAX];
     size_t step;
 };
 
-typedef void float_tile_fn(const float *const *w, const float *const *a, uint32_t k0, uint32_t n, float *total,
-    const struct float_ahead *ahead);
+INLINE struct vf float_at(enum pack_form form, const unsigned char *p)
+{
+    return form == PACK_F16    ? vf_of_f16(p)
+           : form == PACK_BF16 ? vf_of_bf16(p)
+                               : vf_load((const float *)(const void *)p);
+}
 
-INLINE void float_tile(int rows, int sides, bool asks, const float *const *w, const float *const *a, uint32_t k0,
+/* A piece of some panels, n of k, with some rows, whose elements lie K_BLOCK apart; the sums are added to the totals.
+ */
+typedef void float_tile_fn(
+    const unsigned char *const *w, const float *a, uint32_t n, float *total, const struct float_ahead *ahead);
+
+INLINE void float_step(int rows, int sides, enum pack_form form, const unsigned char *const *w, const float *a,
+    struct vf acc[SIDE_MAX][FLOAT_TILE])
+{
+    struct vf x[SIDE_MAX];
+    EACH (c, sides) {
+        x[c] = float_at(form, w[c]);
+        vf_keep(&x[c]);
+    }
+    EACH (r, rows) {
+        const struct vf y = vf_set(a[r * K_BLOCK]);
+        EACH (c, sides)
+            acc[c][r] = vf_fma(y, x[c], acc[c][r]);
+    }
+}
+
+INLINE void float_tile(int rows, int sides, enum pack_form form, const unsigned char *const *w, const float *a,
     uint32_t n, float *total, const struct float_ahead *ahead)
 {
+    const size_t step = data_bytes_of(form);
     struct vf acc[SIDE_MAX][FLOAT_TILE];
-    const float *w0 = w[0], *w1 = sides > 1 ? w[1] : NULL;
-    const unsigned char *next0 = ahead->p[0], *next1 = ahead->p[SIDE_MAX - 1];
-    const size_t step = ahead->step;
-    EACH (c, sides)
+    const unsigned char *from[SIDE_MAX], *next[SIDE_MAX];
+    EACH (c, sides) {
+        from[c] = w[c];
+        next[c] = ahead->p[c];
         EACH (r, rows)
             acc[c][r] = vf_set(0.0f);
-    for (uint32_t k = 0; k < n; k++, next0 += step, next1 += step) {
-        struct vf x[SIDE_MAX];
-        EACH (c, sides)
-            x[c] = vf_load((c == 0 ? w0 : w1) + (size_t)k * VF);
-        EACH (c, sides) {
-            vf_keep(&x[c]);
-            if (asks)
-                _mm_prefetch((const char *)(c == 0 ? next0 : next1), _MM_HINT_T1);
-        }
-        EACH (r, rows) {
-            const struct vf y = vf_set(a[r][k0 + k]);
-            EACH (c, sides)
-                acc[c][r] = vf_fma(y, x[c], acc[c][r]);
-        }
     }
+    for (uint32_t k = 0; k + 2 <= n; k += 2)
+        EACH (i, 2) {
+            EACH (c, sides)
+                if (i == 0) {
+                    _mm_prefetch((const char *)next[c], _MM_HINT_T1);
+                    next[c] += ahead->step;
+                }
+            float_step(rows, sides, form, from, a++, acc);
+            EACH (c, sides)
+                from[c] += step;
+        }
+    if (n % 2 != 0)
+        float_step(rows, sides, form, from, a, acc);
     EACH (c, sides)
         EACH (r, rows) {
             float *to = total + c * TOTAL_STEP + r * VF;
@@ -500,41 +507,58 @@ INLINE void float_tile(int rows, int sides, bool asks, const float *const *w, co
         }
 }
 
-#define FLOAT_FN(rows, sides)                                                                                          \
-    static void float_##rows##_##sides(const float *const *w, const float *const *a, uint32_t k0, uint32_t n,          \
-        float *total, const struct float_ahead *ahead)                                                                 \
+#define FLOAT_FN(form, rows, sides)                                                                                    \
+    static void float_##form##_##rows##_##sides(                                                                       \
+        const unsigned char *const *w, const float *a, uint32_t n, float *total, const struct float_ahead *ahead)      \
     {                                                                                                                  \
-        float_tile(rows, sides, false, w, a, k0, n, total, ahead);                                                     \
-    }                                                                                                                  \
-    static void float_##rows##_##sides##_asks(const float *const *w, const float *const *a, uint32_t k0, uint32_t n,   \
-        float *total, const struct float_ahead *ahead)                                                                 \
-    {                                                                                                                  \
-        float_tile(rows, sides, true, w, a, k0, n, total, ahead);                                                      \
+        float_tile(rows, sides, PACK_##form, w, a, n, total, ahead);                                                   \
     }
-FLOAT_FN(1, 1)
-FLOAT_FN(2, 1)
-FLOAT_FN(4, 1)
+#define FLOAT_FNS_6(form, sides)                                                                                       \
+    FLOAT_FN(form, 1, sides)                                                                                           \
+    FLOAT_FN(form, 2, sides)                                                                                           \
+    FLOAT_FN(form, 3, sides)                                                                                           \
+    FLOAT_FN(form, 4, sides)                                                                                           \
+    FLOAT_FN(form, 5, sides)                                                                                           \
+    FLOAT_FN(form, 6, sides)
+#define FLOAT_ROW_6(form, sides)                                                                                       \
+    float_##form##_1_##sides, float_##form##_2_##sides, float_##form##_3_##sides, float_##form##_4_##sides,            \
+        float_##form##_5_##sides, float_##form##_6_##sides
 #ifdef QUERN_AVX512
-FLOAT_FN(8, 1)
-FLOAT_FN(12, 1)
-FLOAT_FN(1, 2)
-FLOAT_FN(2, 2)
-FLOAT_FN(4, 2)
-FLOAT_FN(8, 2)
-FLOAT_FN(12, 2)
-static const uint32_t float_rows[] = {1, 2, 4, 8, 12};
-#define FLOAT_ROW(sides, how)                                                                                          \
+#define FLOAT_FNS_12(form, sides)                                                                                      \
+    FLOAT_FNS_6(form, sides)                                                                                           \
+    FLOAT_FN(form, 7, sides)                                                                                           \
+    FLOAT_FN(form, 8, sides)                                                                                           \
+    FLOAT_FN(form, 9, sides)                                                                                           \
+    FLOAT_FN(form, 10, sides)                                                                                          \
+    FLOAT_FN(form, 11, sides)                                                                                          \
+    FLOAT_FN(form, 12, sides)
+#define FLOAT_ROW_12(form, sides)                                                                                      \
+    FLOAT_ROW_6(form, sides), float_##form##_7_##sides, float_##form##_8_##sides, float_##form##_9_##sides,            \
+        float_##form##_10_##sides, float_##form##_11_##sides, float_##form##_12_##sides
+#define FLOAT_FNS(form)                                                                                                \
+    FLOAT_FNS_12(form, 1)                                                                                              \
+    FLOAT_FNS_12(form, 2)
+#define FLOAT_ROW(form)                                                                                                \
     {                                                                                                                  \
-        float_1_##sides##how, float_2_##sides##how, float_4_##sides##how, float_8_##sides##how, float_12_##sides##how  \
+        {FLOAT_ROW_12(form, 1)}, {FLOAT_ROW_12(form, 2)},                                                              \
     }
-static float_tile_fn *const float_tiles[2][SIDE_MAX][COUNT_OF(float_rows)] = {
-    {FLOAT_ROW(1, ), FLOAT_ROW(2, )}, {FLOAT_ROW(1, _asks), FLOAT_ROW(2, _asks)}};
 #else
-FLOAT_FN(6, 1)
-static const uint32_t float_rows[] = {1, 2, 4, 6};
-static float_tile_fn *const float_tiles[2][SIDE_MAX][COUNT_OF(float_rows)] = {
-    {{float_1_1, float_2_1, float_4_1, float_6_1}}, {{float_1_1_asks, float_2_1_asks, float_4_1_asks, float_6_1_asks}}};
+#define FLOAT_FNS(form) FLOAT_FNS_6(form, 1)
+#define FLOAT_ROW(form)                                                                                                \
+    {                                                                                                                  \
+        {                                                                                                              \
+            FLOAT_ROW_6(form, 1)                                                                                       \
+        }                                                                                                              \
+    }
 #endif
+
+FLOAT_FNS(F16)
+FLOAT_FNS(BF16)
+FLOAT_FNS(F32)
+
+/* By form, panels side by side less one, rows less one. */
+static float_tile_fn *const float_tiles[][SIDE_MAX][FLOAT_TILE] = {
+    [PACK_F16] = FLOAT_ROW(F16), [PACK_BF16] = FLOAT_ROW(BF16), [PACK_F32] = FLOAT_ROW(F32)};
 
 /* ---- the product ---------------------------------------------------------------------------------------------------
  */
@@ -546,7 +570,7 @@ static struct groups rows_of(
     const struct acts *in = p->in;
     if (p->in_rows == NULL)
         return groups_from(&in->groups, acts_group(in, p->first_row + row0, g0));
-    const struct groups to = {room->q, room->a_scale, room->a_sum, room->a_sum16};
+    const struct groups to = {room->rows.q, room->a_scale, room->a_sum, room->a_sum16};
     for (uint32_t i = 0; i < n_rows; i++) {
         const struct groups a = groups_from(&in->groups, acts_group(in, p->in_rows[row0 + i], g0));
         memcpy(to.q + (size_t)i * K_BLOCK, a.q, K_BLOCK * sizeof *to.q);
@@ -573,23 +597,39 @@ static uint32_t scale_bytes_of(const struct packed *w)
 /* What is multiplied at once: panels side by side, from group g0 on. */
 struct piece {
     uint32_t panel, sides, g0;
+    uint32_t first; /* panel of the run that it belongs to */
 };
 
 /* The pieces of a call in their order. Few rows go through panels from end to end, which is how they lie in memory;
  * with many, the rows' own 256 of k stay in the cache while all panels meet them. */
 struct walk {
-    uint32_t panel0, n_panels, side; /* panels, and how many at once */
-    uint32_t n_sides, n_blocks;      /* pieces over panels, and over k */
+    uint32_t n_panels, side; /* of a run, and how many at once */
+    uint32_t n_groups;
     bool k_first;
 };
 
-/* Behind the last piece come those of the next panels, which may be somebody else's. */
-static struct piece piece_at(const struct walk *w, uint32_t i)
+static struct piece piece_from(const struct walk *w, uint32_t panel)
 {
-    const uint32_t n = w->n_sides * w->n_blocks, in = i % n;
-    const uint32_t block = w->k_first ? in % w->n_blocks : in / w->n_sides;
-    const uint32_t c = (w->k_first ? in / w->n_blocks : in % w->n_sides) * w->side;
-    return (struct piece){w->panel0 + i / n * w->n_panels + c, MIN(w->side, w->n_panels - c), block * ACT_BLOCK};
+    return (struct piece){panel, MIN(w->side, w->n_panels), 0, panel};
+}
+
+/* Behind the last piece come those of the next panels, which may be somebody else's. */
+static void next_piece(const struct walk *w, struct piece *at)
+{
+    const uint32_t end = at->first + w->n_panels;
+    const bool last_k = at->g0 + ACT_BLOCK >= w->n_groups, last_panel = at->panel + at->sides == end;
+    if (last_k && last_panel) {
+        *at = piece_from(w, end);
+        return;
+    }
+    if (w->k_first ? !last_k : last_panel) {
+        at->g0 += ACT_BLOCK;
+        at->panel = w->k_first ? at->panel : at->first;
+    } else {
+        at->g0 = w->k_first ? 0 : at->g0;
+        at->panel += at->sides;
+    }
+    at->sides = MIN(w->side, end - at->panel);
 }
 
 static void look_ahead(const struct product *p, const struct piece *to, struct ahead *ahead)
@@ -616,11 +656,15 @@ static void int_piece(struct product_room *room, const struct product *p, const 
         return;
     }
     for (uint32_t i = 0; i < at->sides; i++)
-        lay_groups(w, packed_panel(w, p->mat, at->panel + i), at->g0, n, i, room, ahead);
-    for (uint32_t t = 0, i = 0; t < n_tiles; t++) { /* as even as they go */
-        const uint32_t some = (n_rows - i + n_tiles - t - 1) / (n_tiles - t);
+        lay_groups(w, packed_panel(w, p->mat, at->panel + i), at->g0, n, i, room);
+    struct ahead share = *ahead;
+    share.turns = n_tiles;
+    for (uint32_t i = 0; share.turn < n_tiles; share.turn++) {
+        const uint32_t left = n_tiles - share.turn, even = (n_rows - i + left - 1) / left;
+        const uint32_t most = n_rows - i - (left - 1) * TILE_LEAST; /* the others must not get too few */
+        const uint32_t some = is_by_16(w) ? even : MAX(even, MIN(most, (uint32_t)INT_TILE));
         const struct groups a = groups_from(rows, (size_t)i * ACT_BLOCK);
-        int_tiles[kind][at->sides - 1][some - 1](room, &a, n, total + (size_t)i * PANEL_COLS);
+        int_tiles[kind][at->sides - 1][some - 1](room, &a, n, total + (size_t)i * PANEL_COLS, &share);
         i += some;
     }
 }
@@ -629,19 +673,18 @@ static void int_panels(struct product_room *room, const struct product *p, uint3
     uint32_t panel0, uint32_t n_panels)
 {
     const struct packed *w = p->w->packed;
-    const uint32_t n_groups = p->w->n_in / ACT_GROUP, side = MIN(n_rows, SIDE_MAX);
-    const struct walk walk = {.panel0 = panel0,
-        .n_panels = n_panels,
-        .side = side,
-        .n_sides = (n_panels + side - 1) / side,
-        .n_blocks = (n_groups + ACT_BLOCK - 1) / ACT_BLOCK,
+    const struct walk walk = {.n_panels = n_panels,
+        .side = MIN(n_rows, SIDE_MAX),
+        .n_groups = p->w->n_in / ACT_GROUP,
         .k_first = n_rows <= FEW_ROWS && p->in_rows == NULL};
-    struct ahead ahead = {.scale_bytes = scale_bytes_of(w)};
+    struct ahead ahead = {.data_bytes = w->data_bytes, .scale_bytes = scale_bytes_of(w)};
     struct groups rows = {0};
-    for (uint32_t i = 0; i < walk.n_blocks * walk.n_sides; i++) {
-        const struct piece at = piece_at(&walk, i), later = piece_at(&walk, i + AHEAD / side);
+    struct piece at = piece_from(&walk, panel0), later = at;
+    for (uint32_t i = 0; i < AHEAD / walk.side; i++)
+        next_piece(&walk, &later);
+    for (; at.first == panel0; next_piece(&walk, &at), next_piece(&walk, &later)) {
         look_ahead(p, &later, &ahead);
-        if (walk.k_first || i % walk.n_sides == 0)
+        if (walk.k_first || at.panel == panel0)
             rows = rows_of(room, p, row0, n_rows, at.g0);
         int_piece(room, p, &rows, n_rows, &at, room->total[at.panel - panel0], &ahead);
     }
@@ -659,10 +702,7 @@ INLINE void float_row(
         EACH (c, panels) {
             const unsigned char *from = w[c] + k * step;
             _mm_prefetch((const char *)from + FLOAT_AHEAD, _MM_HINT_T0);
-            const struct vf x = form == PACK_F16    ? vf_of_f16(from)
-                                : form == PACK_BF16 ? vf_of_bf16(from)
-                                                    : vf_load((const float *)(const void *)from);
-            acc[c] = vf_fma(vf_set(a[k]), x, acc[c]);
+            acc[c] = vf_fma(vf_set(a[k]), float_at(form, from), acc[c]);
         }
     EACH (c, panels)
         vf_store(total + c * TOTAL_STEP, vf_add(vf_load(total + c * TOTAL_STEP), acc[c]));
@@ -696,18 +736,40 @@ static void float_one_row(
     }
 }
 
-static void float_piece(struct product_room *room, const struct product *p, uint32_t n_rows, const struct piece *at,
-    uint32_t k0, float *total, const struct float_ahead *ahead)
+/* 256 of k of the rows from row0 on, one row's behind the other's. */
+static const float *float_rows_of(
+    struct product_room *room, const struct product *p, uint32_t row0, uint32_t n_rows, uint32_t k0)
+{
+    if (p->in_rows == NULL)
+        return acts_block(p->in, p->first_row + row0, k0);
+    for (uint32_t i = 0; i < n_rows; i++)
+        memcpy(
+            room->rows.f + (size_t)i * K_BLOCK, acts_block(p->in, p->in_rows[row0 + i], k0), K_BLOCK * sizeof(float));
+    return room->rows.f;
+}
+
+/* Many rows meet what is laid out; a few convert for themselves, which costs less than storing and loading it. */
+static void float_piece(struct product_room *room, const struct product *p, const float *rows, uint32_t n_rows,
+    const struct piece *at, float *total, const unsigned char *const *ahead)
 {
     const struct packed *w = p->w->packed;
-    const uint32_t n = MIN(p->w->n_in - k0, (uint32_t)K_BLOCK);
-    const float *piece[SIDE_MAX];
-    for (uint32_t i = 0; i < at->sides; i++)
-        piece[i] = lay_floats(w, packed_panel(w, p->mat, at->panel + i), k0, n, room->w.f + i * PIECE_FLOATS);
-    for (uint32_t i = 0; i < n_rows;) {
-        const uint32_t t = tile_for(float_rows, COUNT_OF(float_rows), n_rows - i);
-        float_tiles[i == 0][at->sides - 1][t](piece, room->f + i, k0, n, total + (size_t)i * PANEL_COLS, ahead);
-        i += float_rows[t];
+    const uint32_t k0 = at->g0 * ACT_GROUP, n = MIN(p->w->n_in - k0, (uint32_t)K_BLOCK);
+    const uint32_t n_tiles = (n_rows + FLOAT_TILE - 1) / FLOAT_TILE;
+    const bool direct = w->form == PACK_F32 || n_rows <= FEW_ROWS;
+    const unsigned char *piece[SIDE_MAX];
+    struct float_ahead share = {.step = (2 * w->data_bytes + n_tiles - 1) / n_tiles};
+    for (uint32_t c = 0; c < at->sides; c++) {
+        piece[c] = packed_panel(w, p->mat, at->panel + c) + k0 * w->data_bytes;
+        if (!direct)
+            piece[c] = lay_floats(w, piece[c], n, room->w.f + c * PIECE_FLOATS);
+    }
+    for (uint32_t t = 0, i = 0; t < n_tiles; t++) { /* as even as they go */
+        const uint32_t some = (n_rows - i + n_tiles - t - 1) / (n_tiles - t);
+        for (uint32_t c = 0; c < SIDE_MAX; c++)
+            share.p[c] = ahead[c] + (size_t)t * (n / 2) * share.step;
+        float_tiles[direct ? w->form : PACK_F32][at->sides - 1][some - 1](
+            piece, rows + (size_t)i * K_BLOCK, n, total + (size_t)i * PANEL_COLS, &share);
+        i += some;
     }
 }
 
@@ -715,26 +777,26 @@ static void float_panels(struct product_room *room, const struct product *p, uin
     uint32_t panel0, uint32_t n_panels)
 {
     const struct packed *w = p->w->packed;
-    const struct walk walk = {.panel0 = panel0,
-        .n_panels = n_panels,
+    const struct walk walk = {.n_panels = n_panels,
         .side = SIDE_MAX,
-        .n_sides = (n_panels + SIDE_MAX - 1) / SIDE_MAX,
-        .n_blocks = (p->w->n_in + K_BLOCK - 1) / K_BLOCK};
-    for (uint32_t i = 0; i < n_rows; i++) {
-        const size_t r = p->in_rows != NULL ? p->in_rows[row0 + i] : p->first_row + row0 + i;
-        room->f[i] = p->in->f32 + r * p->in->n;
-    }
+        .n_groups = (p->w->n_in + ACT_GROUP - 1) / ACT_GROUP,
+        .k_first = n_rows <= FEW_ROWS && p->in_rows == NULL};
     if (n_rows == 1) {
-        float_one_row(room, p, room->f[0], panel0, n_panels);
+        const size_t row = p->in_rows != NULL ? p->in_rows[row0] : p->first_row + row0;
+        float_one_row(room, p, p->in->f32 + row * p->in->n, panel0, n_panels);
         return;
     }
-    for (uint32_t i = 0; i < walk.n_blocks * walk.n_sides; i++) {
-        const struct piece at = piece_at(&walk, i), later = piece_at(&walk, i + 1);
-        struct float_ahead ahead = {.step = w->data_bytes};
+    const float *rows = NULL;
+    struct piece at = piece_from(&walk, panel0), later = at;
+    next_piece(&walk, &later);
+    for (; at.first == panel0; at = later, next_piece(&walk, &later)) {
+        const unsigned char *ahead[SIDE_MAX];
         for (uint32_t c = 0; c < SIDE_MAX; c++)
-            ahead.p[c] = packed_panel(w, p->mat, MIN(later.panel + c, w->n_panels - 1)) +
-                         (size_t)later.g0 * ACT_GROUP * w->data_bytes;
-        float_piece(room, p, n_rows, &at, at.g0 * ACT_GROUP, room->total[at.panel - panel0], &ahead);
+            ahead[c] = packed_panel(w, p->mat, MIN(later.panel + c, w->n_panels - 1)) +
+                       (size_t)later.g0 * ACT_GROUP * w->data_bytes;
+        if (walk.k_first || at.panel == panel0)
+            rows = float_rows_of(room, p, row0, n_rows, at.g0 * ACT_GROUP);
+        float_piece(room, p, rows, n_rows, &at, room->total[at.panel - panel0], ahead);
     }
 }
 
