@@ -10,7 +10,7 @@ static const struct storm_model model = {.shape = "tiny-4m",
 static void guesses_change_no_greedy_answer(void **state)
 {
     struct storm_model m = model;
-    m.n_requests = STORM_SANITIZED ? 24 : 500;
+    m.n_requests = STORM_SANITIZED ? 12 : 500;
     m.is_greedy = true;
     m.only = 3u << 16; /* of the storms of guesses; the others are other tests' */
     storm_run(&m);
@@ -20,7 +20,7 @@ static void guesses_change_no_greedy_answer(void **state)
 static void guesses_change_no_sampled_answer(void **state)
 {
     struct storm_model m = model;
-    m.n_requests = STORM_SANITIZED ? 24 : 60;
+    m.n_requests = STORM_SANITIZED ? 16 : 60;
     m.only = 0x1ecu << 16;
     storm_run(&m);
     (void)state;
