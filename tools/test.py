@@ -30,6 +30,12 @@ JOBS = os.cpu_count() or 2
 # the whole tree with clang). With TSan: the rooms that start threads or are driven by several. None: every room.
 ROOMS = {"release": None, "clang": ("tensor", "cpu", "sample", "model"), "asan": None,
          "tsan": ("base", "grammar", "cpu", "model", "engine", "api")}
+# Python tests of servers watch clocks: they have the machine to themselves. The others run side by side; the longest,
+# in seconds, are named so that the sides end together.
+PYTHON_ALONE = ("test_server", "test_page", "test_top", "test_structured", "test_tools", "test_messages",
+                "test_speculative", "test_replay", "test_embeddings")
+PYTHON_SECONDS = {"test_tokenizers": 160, "test_chat": 50, "test_golden_bits": 45, "test_model_llama": 18,
+                  "test_model_reference": 14, "test_chat_random": 11, "test_format": 11, "test_hub_download": 10}
 
 
 class Tally:
@@ -156,14 +162,24 @@ def get_default_model():
         print(f"the default model cannot be fetched: {result.stdout.strip().splitlines()[-1:]}", flush=True)
 
 
-def stage_python(tally, _args):
-    get_default_model()
-    report = BUILD / "pytest.xml"
+def shards(files):
+    """As many lists as there are cores, of about the same length in time."""
+    lists = [[] for _ in range(JOBS)]
+    seconds = [0] * JOBS
+    for file in sorted(files, key=lambda f: -PYTHON_SECONDS.get(f.stem, 5)):
+        i = seconds.index(min(seconds))
+        lists[i].append(file)
+        seconds[i] += PYTHON_SECONDS.get(file.stem, 5)
+    return [x for x in lists if x]
+
+
+def run_pytest(files, report, tally):
     report.unlink(missing_ok=True)
-    code = subprocess.run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-rs", "--durations=10",
-                           f"--junitxml={report}", "tests/py"], cwd=ROOT).returncode
+    result = run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-rs", "--durations=10", "-p", "no:cacheprovider",
+                  f"--junitxml={report}", *map(str, files)])
+    print(result.stdout, flush=True)
     if not report.exists():
-        tally.fail("pytest wrote no report")
+        tally.fail(f"{report.stem} wrote no report")
         return
     cases = list(ET.parse(report).getroot().iter("testcase"))
     for case in cases:
@@ -175,8 +191,18 @@ def stage_python(tally, _args):
             tally.skip(name, skipped.get("message"))
         else:
             tally.ok()
-    if code not in (0, 1) or not cases:
-        tally.fail(f"pytest ended with code {code} after {len(cases)} tests")
+    if result.returncode not in (0, 1) or not cases:
+        tally.fail(f"{report.stem} ended with code {result.returncode} after {len(cases)} tests")
+
+
+def stage_python(tally, _args):
+    get_default_model()
+    files = sorted((ROOT / "tests" / "py").glob("test_*.py"))
+    alone = [f for f in files if f.stem.startswith(PYTHON_ALONE)]
+    lists = shards([f for f in files if f not in alone])
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        list(pool.map(lambda i: run_pytest(lists[i], BUILD / f"pytest-{i}.xml", tally), range(len(lists))))
+    run_pytest(alone, BUILD / "pytest-alone.xml", tally)
 
 
 def fuzz_one(target, seconds, seed):
