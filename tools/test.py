@@ -173,10 +173,13 @@ def shards(files):
     return [x for x in lists if x]
 
 
-def run_pytest(files, report, tally):
+def run_pytest(files, report):
     report.unlink(missing_ok=True)
-    result = run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-rs", "--durations=10", "-p", "no:cacheprovider",
-                  f"--junitxml={report}", *map(str, files)])
+    return run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-rs", "--durations=10", "-p", "no:cacheprovider",
+                f"--junitxml={report}", *map(str, files)])
+
+
+def count_pytest(result, report, tally):
     print(result.stdout, flush=True)
     if not report.exists():
         tally.fail(f"{report.stem} wrote no report")
@@ -200,9 +203,12 @@ def stage_python(tally, _args):
     files = sorted((ROOT / "tests" / "py").glob("test_*.py"))
     alone = [f for f in files if f.stem.startswith(PYTHON_ALONE)]
     lists = shards([f for f in files if f not in alone])
+    reports = [BUILD / f"pytest-{i}.xml" for i in range(len(lists))] + [BUILD / "pytest-alone.xml"]
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        list(pool.map(lambda i: run_pytest(lists[i], BUILD / f"pytest-{i}.xml", tally), range(len(lists))))
-    run_pytest(alone, BUILD / "pytest-alone.xml", tally)
+        results = list(pool.map(run_pytest, lists, reports))
+    results.append(run_pytest(alone, reports[-1]))
+    for result, report in zip(results, reports):
+        count_pytest(result, report, tally)
 
 
 def fuzz_one(target, seconds, seed):
