@@ -206,9 +206,10 @@ static void learn_cost(struct sched *s, const struct plan *plan, const struct st
     const struct plan_seq *ps = plan_seqs(plan);
     for (uint32_t i = 0; i < plan->n_seqs; i++)
         context += (double)ps[i].n_rows * ps[i].first_pos + 0.5 * (double)ps[i].n_rows * (double)(ps[i].n_rows + 1);
+    double ns = (double)result->cost_ns;
     if (s->o.itl_target_ns > 0 && plan->n_rows > plan->n_seqs)
-        cost_steer(&s->cost, plan->n_rows, context, (double)result->cost_ns);
-    cost_observe(&s->cost, plan->n_rows, context, (double)result->cost_ns);
+        ns = cost_steer(&s->cost, plan->n_rows, context, ns);
+    cost_observe(&s->cost, plan->n_rows, context, ns);
 }
 
 void sched_commit(struct sched *s, const struct plan *plan, const struct step_result *result, uint64_t now)

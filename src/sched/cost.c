@@ -21,6 +21,7 @@
 #define TRUSTED_SAMPLES   3 /* of a class, before it corrects the fit */
 #define STEER_SHARE       0.25
 #define STEER_MAX         2.0
+#define HICCUP_FACTOR     1.25 /* over the median of the newest steps: not believed */
 #define REFIT_EVERY       8    /* samples, when they tell nothing new */
 #define ROWS_EXACT        0.05 /* of a row, when rows for a target are looked for */
 #define N_COEFFICIENTS    3
@@ -153,15 +154,34 @@ double cost_predict(const struct cost *c, double rows, double row_context)
     return k->n >= TRUSTED_SAMPLES && there > 0 ? ns * k->ns / there : ns;
 }
 
+static double median_ratio(const struct cost *c)
+{
+    const uint32_t n = MIN(c->n_ratios, COST_STEER_STEPS);
+    double sorted[COST_STEER_STEPS];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = i;
+        for (; at > 0 && sorted[at - 1] > c->ratios[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = c->ratios[i];
+    }
+    return (sorted[n / 2] + sorted[(n - 1) / 2]) / 2;
+}
+
 /* The newest steps say best what the next one like them will take: their ratio to the prediction, as a short running
- * mean, steers the size of chunks until the classes have learnt it. */
-void cost_steer(struct cost *c, double rows, double row_context, double ns)
+ * mean, steers the size of chunks until the classes have learnt it. A step in which another process had the core says
+ * nothing about the next, and chunks made small by it would pay for the hiccup many times over: of a step that took
+ * much longer than the median of the newest no more than a little over the median counts, neither here nor in the
+ * classes. A machine that has become slower is believed from the third step on. */
+double cost_steer(struct cost *c, double rows, double row_context, double ns)
 {
     const double predicted = cost_predict(c, rows, row_context);
     if (!c->fit.fitted || !(predicted > 0))
-        return;
+        return ns;
+    c->ratios[c->n_ratios++ % COST_STEER_STEPS] = MIN(STEER_MAX, MAX(1 / STEER_MAX, ns / predicted));
+    ns = MIN(ns, HICCUP_FACTOR * median_ratio(c) * predicted);
     const double ratio = MIN(STEER_MAX, MAX(1 / STEER_MAX, ns / predicted)), before = c->steer > 0 ? c->steer : 1;
     c->steer = before + (ratio - before) * STEER_SHARE;
+    return ns;
 }
 
 uint32_t cost_rows(const struct cost *c, double rows, double row_context, uint32_t pos, double target_ns)

@@ -126,6 +126,7 @@ struct tenant {
 #define COST_ROW_CLASSES     40
 #define COST_CONTEXT_CLASSES 14
 #define COST_CLASSES         (COST_ROW_CLASSES * COST_CONTEXT_CLASSES)
+#define COST_STEER_STEPS     5u /* whose median tells a hiccup */
 
 struct cost_class {
     double rows, row_context, ns; /* running means */
@@ -138,10 +139,12 @@ struct cost {
     uint32_t n_used;
     uint64_t n_samples;
     struct step_cost fit;
-    double rows_seen;   /* of the largest class */
-    bool is_seeded;     /* fit is what somebody said */
-    double rows_per_ns; /* of recent steps; 0 = nothing measured */
-    double steer;       /* measured over predicted, of recent steps with chunks under a target; 0 = none yet */
+    double rows_seen;                /* of the largest class */
+    bool is_seeded;                  /* fit is what somebody said */
+    double rows_per_ns;              /* of recent steps; 0 = nothing measured */
+    double ratios[COST_STEER_STEPS]; /* measured over predicted, of the newest steps with chunks under a target */
+    uint32_t n_ratios;               /* so far, wrapping around */
+    double steer;                    /* their running mean, without hiccups; 0 = none yet */
 };
 
 /* What is left to spend in the plan being made, and what it has come to. */
@@ -257,7 +260,7 @@ enum err tenants_check(const struct sched *s, struct error *e) MUST_CHECK;
 /* cost.c */
 void cost_observe(struct cost *c, double rows, double row_context, double ns);
 double cost_predict(const struct cost *c, double rows, double row_context);
-void cost_steer(struct cost *c, double rows, double row_context, double ns);
+double cost_steer(struct cost *c, double rows, double row_context, double ns); /* what cost_observe should be told */
 /* Rows from position pos on that make a step of these rows take target_ns, to the nearest row. */
 uint32_t cost_rows(const struct cost *c, double rows, double row_context, uint32_t pos, double target_ns);
 

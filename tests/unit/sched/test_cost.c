@@ -166,12 +166,40 @@ static void chunks_fit_soon_on_a_machine_that_became_slower(void **state)
             const double all = context + (double)r * 100 * step + 0.5 * r * r;
             const double ns = slow.base + slow.row * (rows + r) + slow.row_context * all;
             if (steered)
-                cost_steer(&c, rows + r, all, ns);
+                (void)cost_steer(&c, rows + r, all, ns);
             late[steered] = ns / target;
         }
     }
     assert_true(late[1] < 1.12);
     assert_true(late[0] > late[1] + 0.05);
+}
+
+/* Rows of all chunks of 120 steps of which every nth takes three quarters longer. */
+static uint32_t rows_with_hiccups(uint32_t every)
+{
+    const struct machine m = {5e6, 40e3, 15, 0};
+    static struct cost c;
+    c = (struct cost){0};
+    learn(&c, &m, 500);
+    uint32_t sum = 0;
+    for (uint32_t step = 1; step <= 120; step++) {
+        const double target = 20e6, rows = 8, context = 8 * 400.0;
+        const uint32_t r = cost_rows(&c, rows, context, 3000, target);
+        const double all = context + (double)r * 3000 + 0.5 * r * r;
+        const double ns = m.base + m.row * (rows + r) + m.row_context * all;
+        cost_observe(&c, rows + r, all, cost_steer(&c, rows + r, all, step % every == 0 ? 1.75 * ns : ns));
+        sum += r;
+    }
+    return sum;
+}
+
+/* One step in twelve is no reason for smaller chunks; every one of them is how the machine is. */
+static void a_hiccup_does_not_make_chunks_small(void **state)
+{
+    (void)state;
+    const double even = rows_with_hiccups(1000);
+    assert_true(rows_with_hiccups(12) > 0.97 * even);
+    assert_true(rows_with_hiccups(1) < 0.75 * even);
 }
 
 static void a_seed_counts_until_two_kinds_of_steps_were_measured(void **state)
@@ -294,6 +322,7 @@ int main(void)
         cmocka_unit_test(a_prediction_is_corrected_by_its_class),
         cmocka_unit_test(rows_for_a_target_take_just_that_long),
         cmocka_unit_test(chunks_fill_the_target_on_the_mean),
+        cmocka_unit_test(a_hiccup_does_not_make_chunks_small),
         cmocka_unit_test(chunks_fit_soon_on_a_machine_that_became_slower),
         cmocka_unit_test(a_seed_counts_until_two_kinds_of_steps_were_measured),
         cmocka_unit_test(under_a_target_streams_are_not_stalled_and_the_prompt_is_hardly_later),
