@@ -5,13 +5,10 @@
 extern "C" {
 #include "base/mem.h"
 }
-#include "cuda/formats.cuh"
 #include "cuda/resident.h"
 
-#include <cstring>
-
 #define SHARED_MOST  ((size_t)227 << 10) /* of a block, on compute capability 9.0 */
-#define SHARED_FIXED ((size_t)2 << 10)   /* what the kernels declare themselves, at most */
+#define SHARED_FIXED ((size_t)3 << 10)   /* what the kernels declare themselves */
 
 enum state {
     STATE_OFF,  /* nothing is collected */
@@ -22,7 +19,7 @@ enum state {
 struct resident {
     enum state state;
     bool refused; /* the model has something that is not for us */
-    struct planned phases[RESIDENT_PHASES];
+    struct phase phases[RESIDENT_PHASES];
     uint32_t n;
     enum resident_set set;
     uint32_t room_bytes, rows, next_product;
@@ -46,11 +43,8 @@ bool resident_is_allowed(void)
 
 void resident_begin(struct dev *d, uint32_t n_rows)
 {
-    if (d->resident == NULL) {
-        d->resident = (struct resident *)mem_aligned(alignof(struct resident), sizeof *d->resident);
-        if (d->resident != NULL)
-            memset(d->resident, 0, sizeof *d->resident);
-    }
+    if (d->resident == NULL)
+        d->resident = (struct resident *)mem_zalloc(sizeof *d->resident);
     struct resident *r = d->resident;
     if (r == NULL || r->refused || n_rows > RESIDENT_ROWS || d->capability < 90 || !is_allowed || d->deterministic)
         return;
@@ -113,38 +107,13 @@ static enum resident_set set_of(enum format f)
     }
 }
 
-/* Shared memory beside the ring: a room of so many bytes, the sums, and what the boxes' alignment takes. */
-static size_t bytes_beside(const struct resident *r, uint32_t room_bytes)
-{
-    return room_bytes + (size_t)RESIDENT_SUMS * r->rows * 16 * sizeof(float) + TMA_ATOM;
-}
-
+/* Slots of the ring beside a room of so many bytes. */
 static uint32_t slots_beside(const struct resident *r, enum resident_set set, uint32_t room_bytes)
 {
-    const size_t rest = SHARED_FIXED + bytes_beside(r, room_bytes);
+    const size_t rest = SHARED_FIXED + room_bytes + (size_t)RESIDENT_SUMS * r->rows * 16 * sizeof(float);
     const size_t n = rest < SHARED_MOST ? (SHARED_MOST - rest) / resident_slot_bytes(set) : 0;
-    return (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS);
-}
-
-/* Bytes of values of a row. */
-static uint32_t value_bytes(enum format f, uint32_t n_in)
-{
-    switch (f) {
-    case FORMAT_F8: return n_in;
-    case FORMAT_Q8: return format_width(n_in);
-    case FORMAT_Q4:
-    case FORMAT_Q4K:
-    case FORMAT_Q6K: return format_width(n_in) / 2;
-    default: return n_in * 2;
-    }
-}
-
-/* The copy engine can bring this matrix: columns are whole, and a tile is two runs of 8 rows. */
-static bool has_boxes(enum format format, const struct skinny_job *j)
-{
-    const struct skinny_heads *h = &j->heads;
-    return value_bytes(format, j->n_in) % TMA_COLUMN == 0 && j->row_bytes % 16 == 0 && (uintptr_t)j->w0 % 16 == 0 &&
-           (uintptr_t)j->w1 % 16 == 0 && (j->end != SKINNY_QKV || (h->rope_dims / 2 % 8 == 0 && h->head_dim % 16 == 0));
+    const uint32_t warps = resident_warps(set);
+    return (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS) / warps * warps;
 }
 
 bool resident_norm(struct dev *d, const struct norm_args *a)
@@ -171,26 +140,16 @@ bool resident_product(struct dev *d, enum format format, const struct skinny_job
     struct resident *r = d->resident;
     const enum resident_set set = set_of(format);
     if (set == RESIDENT_SETS || (r->set != RESIDENT_SETS && r->set != set) || r->n == RESIDENT_PHASES ||
-        j->groups != NULL || j->n_in % 64 != 0 || j->n_in > RESIDENT_WIDTH || j->n_rows > r->rows ||
-        !has_boxes(format, j))
+        j->groups != NULL || j->n_in % 64 != 0 || j->row_bytes % 16 != 0 || j->n_rows > r->rows)
         return refuse(d);
     const uint32_t room = MAX(r->room_bytes, j->n_rows * resident_width(j->n_in) * 2);
     if (slots_beside(r, set, room) == 0)
         return refuse(d);
     r->set = set;
     r->room_bytes = room;
-    const struct phase *before = r->n > 0 ? &r->phases[r->n - 1].phase : NULL;
-    struct planned *planned = &r->phases[r->n];
-    const uint32_t bytes = value_bytes(format, j->n_in), cols = format == FORMAT_Q6K ? 2 : 4;
-    if (!tma_map(d, &planned->map[0], j->w0, j->n_out, bytes, j->row_bytes, 8, cols) ||
-        !tma_map(d, &planned->map[1], j->end == SKINNY_GLU ? j->w1 : j->w0, j->n_out, bytes, j->row_bytes, 8, cols))
-        return refuse(d);
-    r->n++;
-    struct phase *p = &planned->phase;
+    struct phase *p = &r->phases[r->n++];
     *p = {};
     p->kind = PHASE_PRODUCT;
-    p->is_sum_old = before == NULL || before->kind == PHASE_ATTEND || before->job.end == SKINNY_GLU ||
-                    before->job.end == SKINNY_QKV;
     p->format = format;
     p->job = *j;
     if (r->norm.out == in) {
@@ -219,7 +178,7 @@ bool resident_attend(struct dev *d, const struct batch *b, const struct attend_j
     if (slots_beside(r, r->set, room) == 0)
         return refuse(d);
     r->room_bytes = room;
-    struct phase *p = &r->phases[r->n++].phase;
+    struct phase *p = &r->phases[r->n++];
     *p = {};
     p->kind = PHASE_ATTEND;
     p->attend = *j;
@@ -231,7 +190,7 @@ static bool upload(struct dev *d, struct resident *r)
 {
     size_t have = 0;
     void *program = NULL;
-    const size_t bytes = r->n * sizeof r->phases[0];
+    const size_t bytes = r->n * sizeof(struct phase);
     if (cuda_room(d, &program, &have, bytes) == NULL ||
         cuda_room(d, (void **)&r->barrier, &r->barrier_bytes, 256) == NULL)
         return false;
@@ -256,14 +215,15 @@ void resident_flush(struct dev *d)
     r->state = STATE_DONE;
     r->next_product = r->n;
     for (uint32_t i = r->n; i-- > 0;) {
-        r->phases[i].phase.next_product = r->next_product;
-        r->next_product = r->phases[i].phase.kind == PHASE_PRODUCT ? i : r->next_product;
+        r->phases[i].next_product = r->next_product;
+        r->next_product = r->phases[i].kind == PHASE_PRODUCT ? i : r->next_product;
     }
     if (r->next_product < r->n && upload(d, r)) {
         const uint32_t n_slots = slots_beside(r, r->set, r->room_bytes);
         const struct resident_args a = {
-            (const struct planned *)r->program, r->n, r->next_product, n_slots, r->room_bytes, r->barrier};
-        const size_t shared = n_slots * resident_slot_bytes(r->set) + bytes_beside(r, r->room_bytes);
+            (const struct phase *)r->program, r->n, r->next_product, n_slots, r->room_bytes, r->barrier};
+        const size_t shared = n_slots * resident_slot_bytes(r->set) + r->room_bytes +
+                              (size_t)RESIDENT_SUMS * r->rows * 16 * sizeof(float);
         switch (r->set) {
         case RESIDENT_F8: resident_run_bytes(d, shared, &a); break;
         case RESIDENT_QUANT: resident_run_quant(d, shared, &a); break;

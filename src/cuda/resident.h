@@ -10,23 +10,20 @@
  * collection first, which launches the kernel. So the ops' contract and their order stay what they are.
  *
  * What it takes: BF16, F16 or F8 matrices throughout, or a mix of Q8, Q4, Q4K and Q6K; heads of 64 and 128 in a 16-bit
- * cache, eight query heads a kv head at most; rows of floats in whole columns of tma.cuh, heads whose turned pairs come
- * in eights. A model with anything else runs op by op. */
+ * cache, eight query heads a kv head at most. A model with anything else runs op by op. */
 #ifndef CUDA_RESIDENT_H
 #define CUDA_RESIDENT_H
 
 #include "cuda/attend.cuh"
 #include "cuda/skinny.h"
-#include "cuda/tma.cuh"
 
 #define RESIDENT_ROWS   2   /* rows of a step */
 #define RESIDENT_PHASES 896 /* of one step: five a layer of 128, with room for matrices that do not lie together */
 #define RESIDENT_PAD    256 /* activation rows end at a multiple of so many elements */
 #define RESIDENT_SUMS   128 /* stages of one row whose sums lie in shared memory */
-#define RESIDENT_WIDTH  (RESIDENT_SUMS * 256) /* elements of a row, at most: stages of the format with the shortest */
-#define RESIDENT_SLOTS  32                    /* of the ring, at most */
-#define RESIDENT_HEADS  8                     /* query heads of a kv head */
-#define RESIDENT_SPLIT  128                   /* positions of a part, at least: a group of 16 for each of 8 warps */
+#define RESIDENT_SLOTS  32  /* of the ring, at most */
+#define RESIDENT_HEADS  8   /* query heads of a kv head */
+#define RESIDENT_SPLIT  128 /* positions of a part, at least: a group of 16 for each of 8 warps */
 
 enum phase_kind { PHASE_PRODUCT, PHASE_ATTEND };
 
@@ -38,23 +35,16 @@ struct phase {
     const uint32_t *rows; /* which rows of x; NULL = all */
     float eps;
     uint32_t next_product; /* the next phase that is one */
-    bool is_sum_old;       /* what a product adds to was written before the phase before this one */
     union {
         struct skinny_job job;
         struct attend_job attend;
     };
 };
 
-/* A phase of a program, and a product's w0 and w1 (or w0 again) for the copy engine. */
-struct planned {
-    struct phase phase;
-    CUtensorMap map[2];
-};
-
 struct resident_args {
-    const struct planned *program;
+    const struct phase *program;
     uint32_t n, first_product;
-    uint32_t n_slots;    /* of the ring */
+    uint32_t n_slots;    /* of the ring: a multiple of the warps, so that a slot is always one warp's */
     uint32_t room_bytes; /* of the activations, or of what warps join in */
     uint32_t *barrier;   /* zero between kernels */
 };

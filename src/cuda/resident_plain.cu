@@ -25,8 +25,8 @@ uint32_t resident_warps(enum resident_set set)
 size_t resident_slot_bytes(enum resident_set set)
 {
     switch (set) {
-    case RESIDENT_F8: return CELL_VALUES + SetF8::REST;
-    case RESIDENT_QUANT: return CELL_VALUES + SetQuant::REST;
-    default: return CELL_VALUES + SetBf16::REST;
+    case RESIDENT_F8: return SetF8::SLOT;
+    case RESIDENT_QUANT: return SetQuant::SLOT;
+    default: return SetBf16::SLOT;
     }
 }

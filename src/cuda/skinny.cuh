@@ -83,8 +83,7 @@ __device__ __forceinline__ bool is_turned(const struct skinny_heads &h, uint32_t
     return part < 2 && h.rope != ROPE_NONE && turn < h.rope_dims / 2 && lo < h.rope_dims;
 }
 
-/* All but what SKINNY_ADD adds to: nobody writes that during a step. */
-__device__ __forceinline__ struct end_in end_load_fixed(
+__device__ __forceinline__ struct end_in end_load(
     const struct skinny_job &j, uint32_t row, uint32_t expert, uint32_t ra, uint32_t rb)
 {
     struct end_in in = {1.0f, 1.0f, 0.0f, 0.0f, 1.0f, 0.0f, 0};
@@ -113,23 +112,10 @@ __device__ __forceinline__ struct end_in end_load_fixed(
     const float *second = is_glu ? j.bias1 : j.bias0;
     in.a = j.bias0 != NULL && has_a ? j.bias0[at + ra] : 0.0f;
     in.b = second != NULL && has_b ? second[at + rb] : 0.0f;
-    return in;
-}
-
-__device__ __forceinline__ void end_load_sum(
-    const struct skinny_job &j, uint32_t row, uint32_t ra, uint32_t rb, struct end_in &in)
-{
     if (j.end == SKINNY_ADD) {
-        in.a += ra < j.n_out ? __ldcg(j.out + (size_t)row * j.ldc + ra) : 0.0f;
-        in.b += rb < j.n_out ? __ldcg(j.out + (size_t)row * j.ldc + rb) : 0.0f;
+        in.a += has_a ? __ldcg(j.out + (size_t)row * j.ldc + ra) : 0.0f;
+        in.b += has_b ? __ldcg(j.out + (size_t)row * j.ldc + rb) : 0.0f;
     }
-}
-
-__device__ __forceinline__ struct end_in end_load(
-    const struct skinny_job &j, uint32_t row, uint32_t expert, uint32_t ra, uint32_t rb)
-{
-    struct end_in in = end_load_fixed(j, row, expert, ra, rb);
-    end_load_sum(j, row, ra, rb, in);
     return in;
 }
 
