@@ -344,13 +344,13 @@ def main():
     parser.add_argument("--row", metavar="IN/OUT", help="one row of TensorRT-LLM's table; with --full, and no more")
     parser.add_argument("--full", action="store_true", help="from an empty start to the last answer")
     parser.add_argument("--requests", type=int, default=0, help="of --row; four for each place otherwise")
-    parser.add_argument("--wide", action="store_true", help="prompts' attention on the warpgroup's matrix unit")
+    parser.add_argument("--no-wide", action="store_true", help="prompts' attention without the warpgroup's matrix unit")
     parser.add_argument("--no-resident", action="store_true", help="steps of one or two rows op by op")
     args = parser.parse_args()
     only, code, plain, began = args.only.split(","), 0, [], time.time()
     lib = library()
     lib.quern_bench_resident(int(not args.no_resident))
-    lib.quern_op_wide(int(args.wide))
+    lib.quern_op_wide(int(not args.no_wide))
     if args.row:
         if not args.full:
             parser.error("--row needs --full; --only load has the short form of all rows")

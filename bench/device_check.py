@@ -138,6 +138,8 @@ SHAPES = [shape(8, 2, 64), shape(4, 4, 80, block=48), shape(6, 2, 96, rope=ops.R
 
 
 def check_attention(seed):
+    """Attention by warps; check_wide has many rows by warpgroups."""
+    ops.wide(False)
     for kv, bound in KV.items():
         cases = []
         for i, s in enumerate(SHAPES if kv != "F32" else SHAPES[3:6] + SHAPES[8:9]):
@@ -150,11 +152,11 @@ def check_attention(seed):
                     ops.attention(["cuda"], w, k, dict(s), b, r, n)[0],
                     ops.attention(["cpu-ref"], w, q, dict(s), b, r, n)[0]))
         group(f"attention, {kv} cache, {len(cases)} cases", bound, cases)
+    ops.wide(True)
 
 
 def check_wide(seed):
     """Attention of many rows on the warpgroup's matrix unit."""
-    ops.wide(True)
     for kv in ("F16", "BF16"):
         cases = []
         for i, s in enumerate(s for s in SHAPES if s["head_dim"] in (64, 128)):
@@ -163,7 +165,6 @@ def check_wide(seed):
                     ops.attention(["cuda"], "F16", k, dict(s), b, r, n)[0],
                     ops.attention(["cpu-ref"], "F16", k, dict(s), b, r, n)[0]))
         group(f"wide attention, {kv} cache, {len(cases)} cases", KV[kv], cases)
-    ops.wide(False)
 
 
 def greedy(model, ids):

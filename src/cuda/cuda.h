@@ -8,9 +8,10 @@
  * Activations are rounded to f16 before a product (bf16 beside BF16 weights, e4m3 per row in F8 products of many rows)
  * and accumulated in f32. Sums are taken in an order that depends on the shape of the batch, so tokens agree with the
  * CPU to rounding, not bit for bit. With dev_options.deterministic every row's sums are taken in an order of its own
- * (law 1 of ops.h): products by one kernel for any number of rows (slim.cuh), no library; attention over cuts at fixed
- * positions, joined ascending, by kernels that give the same bits (attend_whole); no resident kernel. F8, F32 and Q8_0
- * caches and other head sizes go the simple way, which is a row's own anyway.
+ * (law 1 of ops.h): 16-bit float products as one chain over k (flow.cuh, and the library without cut sums), others by
+ * one kernel for any number of rows (slim.cuh); attention over cuts at fixed positions, joined ascending, by kernels that
+ * give the same bits (attend_whole); no resident kernel. F32 caches and other head sizes go the simple way, which is a
+ * row's own anyway.
  *
  * Errors: every CUDA call is checked; the first failure is kept and comes out of dev_wait for ever after.
  *
@@ -43,7 +44,7 @@ void cuda_measure(struct dev *d, struct cuda_limits *out);
 
 /* Whether steps of one or two rows that are recorded from now on may be one kernel (resident.h). At first they may. */
 void cuda_allow_resident(bool allow);
-/* Whether attention of many rows may use the warpgroup's matrix unit (attend_wide.cu); not unless somebody says so. */
+/* Whether attention of many rows may use the warpgroup's matrix unit (attend_wide.cu). At first it may. */
 void cuda_allow_wide(bool allow);
 
 /* Which kernels make products from now on, for measuring them against each other: those that the table of products.cu

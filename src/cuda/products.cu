@@ -12,19 +12,20 @@ extern "C" {
 
 #include <cstring>
 
-/* Which kernel is the fastest at up to so many rows, ascending; the library beyond. `bench/cuda --products` prints what
- * the table is made of. */
+/* Up to how many rows which kernel is the fastest: skinny, then slim, then the library. `bench/cuda --products` prints
+ * what the table is made of. */
 struct few_rows {
-    uint32_t skinny, flow, slim;
+    uint32_t skinny, slim;
+    bool tall; /* from 4 rows on slim is the faster for a matrix that gives its blocks enough to do without cut sums */
 };
 
 static struct few_rows few_rows_of(enum format f)
 {
     switch (f) {
     case FORMAT_F16:
-    case FORMAT_BF16: return {8, 0, 8};
-    case FORMAT_F8: return {8, 0, 16};
-    default: return {16, 0, 64};
+    case FORMAT_BF16: return {8, 8, false};
+    case FORMAT_F8: return {8, 16, false};
+    default: return {16, 64, true};
     }
 }
 
@@ -61,10 +62,8 @@ enum cuda_way cuda_way_of(const struct dev *d, enum format format, uint32_t n_ou
     case CUDA_WAY_FLOW: return flow && n_rows <= FLOW_ROWS ? CUDA_WAY_FLOW : CUDA_WAY_LIBRARY;
     default: break;
     }
-    if (n_rows <= few.flow && flow)
-        return CUDA_WAY_FLOW;
-    /* A tall matrix gives slim's blocks enough to do without cutting its sums. */
-    if (n_rows <= few.skinny && (n_rows < 4 || slim_chains(n_out, n_in) == SLIM_CHAINS))
+    const bool is_tall = few.tall && n_rows >= 4 && slim_chains(n_out, n_in) < SLIM_CHAINS;
+    if (n_rows <= few.skinny && !is_tall)
         return CUDA_WAY_SKINNY;
     return n_rows <= few.slim ? CUDA_WAY_SLIM : CUDA_WAY_LIBRARY;
 }
