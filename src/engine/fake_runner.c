@@ -7,9 +7,8 @@
  * position of every context is proved: the chain of hashes from position 0, and, when the token is chosen, that the
  * tokens are those of the request.
  *
- * Time: a step is done at max(now, end of the step before) + its cost. On a virtual clock the clock is moved there, on
- * a real one it is slept for: in forward with depth 0, as a device that computes while it is called and is asked for
- * tokens afterwards; in wait with depth 1. */
+ * Time: a step is done at max(now, end of the step before) + its cost. On a virtual clock wait moves the clock there,
+ * on a real one it sleeps; with depth 0 or 1 alike. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/runner.h"
@@ -225,8 +224,6 @@ static enum err fake_forward(struct runner *r, const struct plan *p, const struc
         const uint64_t now = clock_now(f->o.clock);
         f->free_ns = MAX(f->free_ns, now) + fl->cost_ns;
         fl->done_ns = f->free_ns;
-        if (f->o.depth == 0)
-            clock_sleep(f->o.clock, fl->done_ns - now);
     }
     return OK;
 }
