@@ -156,10 +156,11 @@ double cost_predict(const struct cost *c, double rows, double row_context)
 
 static double median_ratio(const struct cost *c)
 {
-    const uint32_t n = MIN(c->n_ratios, COST_STEER_STEPS);
+    const uint64_t n = MIN(c->n_ratios, (uint64_t)COST_STEER_STEPS);
+    assert(n > 0);
     double sorted[COST_STEER_STEPS];
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = i;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = i;
         for (; at > 0 && sorted[at - 1] > c->ratios[i]; at--)
             sorted[at] = sorted[at - 1];
         sorted[at] = c->ratios[i];

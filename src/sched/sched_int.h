@@ -143,7 +143,7 @@ struct cost {
     bool is_seeded;                  /* fit is what somebody said */
     double rows_per_ns;              /* of recent steps; 0 = nothing measured */
     double ratios[COST_STEER_STEPS]; /* measured over predicted, of the newest steps with chunks under a target */
-    uint32_t n_ratios;               /* so far, wrapping around */
+    uint64_t n_ratios;               /* so far */
     double steer;                    /* their running mean, without hiccups; 0 = none yet */
 };
 

@@ -193,7 +193,9 @@ def test_ctrl_c_ends_a_single_answer():
     for _ in range(8):  # on a busy machine the answer, a second long, may be over before the signal comes
         p = subprocess.Popen([quern_bin(), "run", "tiny", "-p", "x", "--ignore-eos", "-n", "490", "--cpu-variant",
                               "cpu-ref"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
+                             env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+                             # which a test run in the background has set aside
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         p.stdout.read(1)
         p.send_signal(signal.SIGINT)
         code = p.wait(60)
