@@ -493,13 +493,9 @@ static enum err product_open(
     const uint32_t forms = p->w[0].wants | ACT_F16; /* the same rows serve products that read e4m3 and others */
     TRY(p->ops->acts_new(p->d, p->rows_max, n_in, forms, &p->in, e));
     TRY(product_inputs(p, e));
-    p->ops->norm(p->d, &(struct norm_args){.x = p->x,
-                           .n_rows = p->rows_max,
-                           .n = n_in,
-                           .gain = p->gain,
-                           .eps = 1.0f,
-                           .forms = forms,
-                           .out = p->in});
+    p->ops->norm(p->d,
+        &(struct norm_args){
+            .x = p->x, .n_rows = p->rows_max, .n = n_in, .gain = p->gain, .eps = 1.0f, .forms = forms, .out = p->in});
     return p->ops->dev_wait(p->d, e);
 }
 
