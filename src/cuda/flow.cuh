@@ -10,7 +10,7 @@
  * let onto the chip at once: two blocks fit on a multiprocessor, so that its ring is full when this one ends.
  *
  * A tile is 16 rows: 8 pairs of rows as tile_rows has them. The tiles of a block are neighbours, taken `width` at a
- * time. A step is STEP_K inputs of the tiles that are taken together:
+ * time. A step is FLOW_COLS columns of FLOW_K inputs of the tiles that are taken together:
  *   STORE, ADD  one box of 16 * width rows
  *   GLU         a box of 8 * width rows of each matrix
  *   QKV         two boxes of 8 rows for each tile, since what rope turns together lies half a head apart
@@ -26,6 +26,8 @@
 #define FLOW_K      64                  /* inputs of a column */
 #define FLOW_STAGES 16                  /* of the ring, at most */
 #define FLOW_BYTES  ((size_t)104 << 10) /* of the ring: two blocks on a multiprocessor */
+
+#define FLOW_RUN (8 * TMA_COLUMN * FLOW_COLS) /* bytes of 8 rows of a step; the activations lie behind the weights */
 
 struct flow_job {
     CUtensorMap w0, w1, act;
@@ -52,15 +54,14 @@ __device__ __forceinline__ bool is_interleaved(const struct skinny_job &j, uint3
 __device__ __forceinline__ struct flow_place flow_place_of(
     const struct flow_job &f, uint32_t tile, uint32_t local, uint32_t r)
 {
-    const uint32_t run = 8 * TMA_COLUMN * FLOW_COLS; /* bytes of a box of 8 rows */
     uint32_t box = 0, row = 16 * local + r, rows = 16 * f.width;
     if (f.j.end == SKINNY_GLU) {
-        box = r / 8 * f.width * run;
+        box = r / 8 * f.width * FLOW_RUN;
         row = 8 * local + r % 8;
         rows = 8 * f.width;
     } else if (f.j.end == SKINNY_QKV) {
         const uint32_t at = is_interleaved(f.j, tile) ? r % 8 * 2 + r / 8 : r;
-        box = (2 * local + at / 8) * run;
+        box = (2 * local + at / 8) * FLOW_RUN;
         row = at % 8;
         rows = 8;
     }
@@ -72,18 +73,17 @@ __device__ __forceinline__ struct flow_place flow_place_of(
 __device__ __forceinline__ void flow_fetch(
     const struct flow_job &f, unsigned char *to, uint32_t first, uint32_t col, uint64_t *full)
 {
-    const uint32_t run = 8 * TMA_COLUMN * FLOW_COLS;
     if (f.j.end == SKINNY_GLU) {
         tma_load(to, &f.w0, col, 8 * first, full);
-        tma_load(to + f.width * run, &f.w1, col, 8 * first, full);
+        tma_load(to + f.width * FLOW_RUN, &f.w1, col, 8 * first, full);
     } else if (f.j.end != SKINNY_QKV)
         tma_load(to, &f.w0, col, 16 * first, full);
     else
         for (uint32_t i = 0; i < f.width; i++) {
             uint32_t a, b;
             tile_rows(f.j, min(first + i, f.n_tiles - 1), 0, a, b);
-            tma_load(to + 2 * i * run, &f.w0, col, a, full);
-            tma_load(to + (2 * i + 1) * run, &f.w0, col, b == a + 1 ? a + 8 : b, full);
+            tma_load(to + 2 * i * FLOW_RUN, &f.w0, col, a, full);
+            tma_load(to + (2 * i + 1) * FLOW_RUN, &f.w0, col, b == a + 1 ? a + 8 : b, full);
         }
 }
 
@@ -92,12 +92,11 @@ struct flow_ring {
     uint64_t *full, *free;
 };
 
-template <int NT>
 __device__ __forceinline__ void flow_carry(
     const struct flow_job &f, const struct flow_ring &ring, uint32_t first, uint32_t n, uint32_t n_steps)
 {
     const uint32_t rounds = (n + f.width - 1) / f.width, all = rounds * n_steps, ahead = min(all, f.stages);
-    const uint32_t act_at = 16 * f.width * TMA_COLUMN * FLOW_COLS;
+    const uint32_t act_at = 2 * f.width * FLOW_RUN;
     for (uint32_t i = 0; i < ahead; i++) {
         barrier_arrive_expect(&ring.full[i], f.stage_bytes);
         flow_fetch(f, ring.stages + (size_t)i * f.stage_bytes, first + i / n_steps * f.width, i % n_steps * FLOW_COLS,
@@ -160,7 +159,7 @@ __device__ __forceinline__ void flow_sum(const struct flow_job &f, const struct 
     const struct flow_place &w, uint32_t n_steps, struct flow_at &at, float acc[NT][4])
 {
     static_assert(FLOW_COLS == 2, "one column in hand, one on its way");
-    const uint32_t act_at = 16 * f.width * TMA_COLUMN * FLOW_COLS;
+    const uint32_t act_at = 2 * f.width * FLOW_RUN;
     FlowColumn<T, NT> even, odd;
     barrier_wait(&ring.full[at.stage], at.parity);
     even.load(ring.stages + (size_t)at.stage * f.stage_bytes, w, act_at, 0);
@@ -217,7 +216,7 @@ __global__ void __launch_bounds__((FLOW_WARPS + 1) * 32, NT < 4 ? 2 : 1)
     __syncthreads();
     if (warp == f.width) {
         if (threadIdx.x % 32 == 0)
-            flow_carry<NT>(f, ring, first, n, n_steps);
+            flow_carry(f, ring, first, n, n_steps);
         return;
     }
     launch_wait();

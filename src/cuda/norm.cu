@@ -7,6 +7,19 @@
 #define AHEAD_BYTES ((uint64_t)12 << 20)
 #define HELD        4 /* float4 a thread */
 
+/* The first quads of a row of this thread, zeros where there are none, and the sum of their squares. */
+__device__ static float row_hold(const float4 *row, uint32_t quads, float4 (&held)[HELD])
+{
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const uint32_t at = threadIdx.x + i * blockDim.x;
+        held[i] = at < quads ? row[at] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
+    }
+    return sum;
+}
+
 __global__ static void norm_kernel(const float *x, const uint32_t *rows, uint32_t n, const float *gain, float eps,
     struct act_rows out, uint32_t n_rows, struct ahead ahead)
 {
@@ -19,13 +32,7 @@ __global__ static void norm_kernel(const float *x, const uint32_t *rows, uint32_
     const float4 *gains = (const float4 *)gain;
     const uint32_t quads = n / 4;
     float4 held[HELD];
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        const uint32_t at = threadIdx.x + i * blockDim.x;
-        held[i] = at < quads ? row[at] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
-    }
+    float sum = row_hold(row, quads, held);
     for (uint32_t at = threadIdx.x + HELD * blockDim.x; at < quads; at += blockDim.x) {
         const float4 v = row[at];
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
@@ -58,13 +65,7 @@ __global__ static void norm_f8_kernel(const float *x, const uint32_t *rows, uint
     const float4 *gains = (const float4 *)gain;
     const uint32_t quads = n / 4;
     float4 held[HELD];
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        const uint32_t at = threadIdx.x + i * blockDim.x;
-        held[i] = at < quads ? row[at] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
-    }
+    float sum = row_hold(row, quads, held);
     const float inv = rsqrtf(block_reduce<false>(sum) / (float)n + eps);
 #pragma unroll
     for (int i = 0; i < HELD; i++) {

@@ -354,7 +354,7 @@ static void fill_mixed(uint16_t *to, size_t n, uint32_t state, bool bf16)
     }
 }
 
-/* Whether both give the same sums for `rows` rows; got has room for two of them. */
+/* Whether both give the same sums for FLOW_ROWS rows; got has room for two of them. */
 static bool same_sums(struct dev *d, enum format format, const void *w, const struct acts *in, float *out, float *got)
 {
     const size_t bytes = FLOW_ROWS * TRY_OUT * sizeof *out;

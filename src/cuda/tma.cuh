@@ -76,14 +76,6 @@ __device__ __forceinline__ void barrier_publish()
 /* ---- boxes ---------------------------------------------------------------------------------------------------------
  */
 
-/* The map is needed soon. */
-__device__ __forceinline__ void tma_prefetch(const CUtensorMap *map)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-#endif
-}
-
 /* The box from column `col` and row `row` on; b gets its bytes. By one thread. */
 __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, uint32_t col, uint32_t row, uint64_t *b)
 {
@@ -93,12 +85,6 @@ __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, uint3
                  "l"(map), "r"(shared_at(b)), "r"(0), "r"(row), "r"(col)
                  : "memory");
 #endif
-}
-
-/* Where 16-byte unit u of a row of a box lies; a box of `rows` rows. */
-__device__ __forceinline__ uint32_t tma_unit(uint32_t rows, uint32_t row, uint32_t u)
-{
-    return (u / 8 * rows + row) * TMA_COLUMN + (u % 8 ^ row % 8) * 16;
 }
 
 #endif
