@@ -266,8 +266,8 @@ def bench_library():
 
 
 def make_asks(random, rows, vocab, kind):
-    """An ask for each row, of one kind of request, and the words they name."""
-    asks, words = [], []
+    """An ask for each row, of one kind of request, and the words and masks they name."""
+    asks, words, masks = [], [], []
 
     def put(values):
         words.extend(int(v) for v in values)
@@ -276,7 +276,7 @@ def make_asks(random, rows, vocab, kind):
     for row in range(rows):
         ask = dict(seed=int(random.integers(1 << 62)), index=int(random.integers(1 << 20)), choice=row % 3, row=row,
                    temperature=0.0 if kind == "greedy" else float(random.uniform(0.3, 1.5)), top_p=1.0, min_p=0.0,
-                   repetition=1.0, presence=0.0, frequency=0.0, mask_at=0xffffffff)
+                   repetition=1.0, presence=0.0, frequency=0.0, mask=0xffffffff)
         if kind in ("top-k", "all"):
             ask["top_k"] = int(random.choice([1, 20, 50, 400, 1024, 5000]))
         if kind in ("top-p", "all"):
@@ -284,8 +284,9 @@ def make_asks(random, rows, vocab, kind):
         if kind in ("min-p", "all"):
             ask["min_p"] = float(np.float32(random.choice([0.3, 0.05, 1e-3])))
         if kind in ("changed", "all", "greedy"):
-            bits = random.random((vocab + 31) // 32 * 32) < 0.4
-            ask["mask_at"] = put(np.packbits(bits, bitorder="little").view(np.uint32))
+            bits = random.random((vocab + 63) // 64 * 64) < 0.4
+            ask["mask"] = len(masks)
+            masks.append(np.packbits(bits, bitorder="little").view(np.uint64))
             ask["banned_at"], ask["n_banned"] = put([3, vocab - 1, vocab + 5]), 3
             bias = np.array([7, 0, 9, 0, 7, 0], np.uint32)
             bias[1::2] = np.array([3.0, -100.0, 0.5], np.float32).view(np.uint32)
@@ -296,7 +297,7 @@ def make_asks(random, rows, vocab, kind):
         if row % 2 == 0:
             ask.update(want_logprob=1, n_top=row % 21)
         asks.append(ops.SampleAsk(**ask))
-    return asks, words
+    return asks, words, masks
 
 
 def check_sample(seed):
@@ -309,12 +310,12 @@ def check_sample(seed):
     logits[2, 5:5000] = np.nan
     logits[3] = np.nan
     for kind in ("greedy", "plain", "top-k", "top-p", "min-p", "changed", "all"):
-        asks, words = make_asks(random, rows, vocab, kind)
-        want, want_lp, want_top = ops.sample("here", logits, asks, words)
-        got, got_lp, got_top = ops.sample("cuda", logits, asks, words)
+        what = make_asks(random, rows, vocab, kind)
+        want, want_lp, want_top = ops.sample("here", logits, *what)
+        got, got_lp, got_top = ops.sample("cuda", logits, *what)
         for ask in asks:
             ask.seed ^= 12345
-        other = ops.sample("cuda", logits, asks, words)[0]
+        other = ops.sample("cuda", logits, *what)[0]
         differ = sum(a != b for a, b in zip(got, want))
         far = max((abs(a - b) for a, b, k in zip(got_lp, want_lp, asks) if k.want_logprob and np.isfinite(b)),
                   default=0.0)

@@ -168,7 +168,7 @@
 #define RECORD_FRAME_BYTES_MAX  (32 * MIB)          /* one frame: a prompt of millions of tokens */
 #define MASK_THREADS_MAX        4                   /* beside a device: 128 masks of 3 us, or some of a millisecond */
 #define ENGINE_TOP_MAX          20                  /* alternatives per token; what OpenAI allows */
-#define ENGINE_ASK_WORDS        (1u << 21)          /* masks and lists a step sends to a device: 500 of 128k bits */
+#define ENGINE_ASK_WORDS        (1u << 21) /* lists a step sends to a device: a thousand of 1,000 tokens and counts */
 
 /* Tokenizers. */
 #define TEXT_BYTES_MAX        (64 * MIB)        /* one text to encode; the longest contexts are about 4 MB of text */

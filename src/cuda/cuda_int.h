@@ -118,9 +118,11 @@ struct dev {
     uint32_t *groups; /* experts.cu: rows sorted by expert */
     size_t groups_bytes;
     void *asks, *asks_host; /* sample.cu: what is asked, its lists, and logits as they were changed */
-    uint32_t *words;
+    uint32_t *words, *masks;
     float *adjusted;
-    size_t asks_bytes, words_bytes, adjusted_bytes;
+    size_t asks_bytes, words_bytes, masks_bytes, adjusted_bytes;
+    cudaStream_t aside; /* what comes by this one need not wait for the step */
+    cudaEvent_t aside_there, aside_read;
     unsigned char *fetched; /* host memory that copies end in: two sides of fetch_bytes */
     size_t fetch_bytes;
     cudaEvent_t fetch_done[2];
@@ -156,6 +158,10 @@ void *cuda_room(struct dev *d, void **p, size_t *have, size_t want);
 
 /* Bytes to the device in stream order; the caller has them back at once. */
 void cuda_write(struct dev *d, void *to, const void *from, size_t bytes);
+/* From memory of host_new, beside what the stream is at; what is put on the stream next finds it there. When that has
+ * been put there, cuda_aside_read says so: the next write waits for it. */
+void cuda_write_aside(struct dev *d, void *to, const void *from, size_t bytes);
+void cuda_aside_read(struct dev *d);
 
 /* weights.cu */
 enum err cuda_weight_bind(

@@ -35,7 +35,7 @@ static void dev_close(struct dev *d)
         cublasLtDestroy(d->lt);
     cuda_slabs_free(d);
     void *const rooms[] = {d->lt_workspace, d->staging, d->unpacked, d->acts_f8, d->acts_scale, d->groups, d->plan,
-        d->parts, d->arrived, d->asks, d->words, d->adjusted};
+        d->parts, d->arrived, d->asks, d->words, d->masks, d->adjusted};
     for (size_t i = 0; i < COUNT_OF(rooms); i++)
         cudaFree(rooms[i]);
     cudaFreeHost(d->pinned);
@@ -47,6 +47,12 @@ static void dev_close(struct dev *d)
             cudaEventDestroy(d->fetch_done[i]);
     }
     mem_free(d->asks_host);
+    if (d->aside_there != NULL)
+        cudaEventDestroy(d->aside_there);
+    if (d->aside_read != NULL)
+        cudaEventDestroy(d->aside_read);
+    if (d->aside != NULL)
+        cudaStreamDestroy(d->aside);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
     mem_free(d);
@@ -88,6 +94,9 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
         d->n_sms = (uint32_t)prop.multiProcessorCount;
     }
     CUDA_DO(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
+    CUDA_DO(d, cudaStreamCreateWithFlags(&d->aside, cudaStreamNonBlocking));
+    CUDA_DO(d, cudaEventCreateWithFlags(&d->aside_there, cudaEventDisableTiming));
+    CUDA_DO(d, cudaEventCreateWithFlags(&d->aside_read, cudaEventDisableTiming));
     if (cublasLtCreate(&d->lt) != CUBLAS_STATUS_SUCCESS)
         cuda_note(d, 1000, "cublasLtCreate");
     CUDA_DO(d, cudaMalloc(&d->lt_workspace, LT_BYTES));
@@ -178,6 +187,34 @@ void cuda_write(struct dev *d, void *to, const void *from, size_t bytes)
     memcpy(p, from, bytes);
     d->pinned_used += (bytes + 63) / 64 * 64;
     CUDA_DO(d, cudaMemcpyAsync(to, p, bytes, cudaMemcpyHostToDevice, d->stream));
+}
+
+void cuda_write_aside(struct dev *d, void *to, const void *from, size_t bytes)
+{
+    CUDA_DO(d, cudaStreamWaitEvent(d->aside, d->aside_read, 0));
+    CUDA_DO(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->aside));
+    CUDA_DO(d, cudaEventRecord(d->aside_there, d->aside));
+    CUDA_DO(d, cudaStreamWaitEvent(d->stream, d->aside_there, 0));
+}
+
+void cuda_aside_read(struct dev *d)
+{
+    CUDA_DO(d, cudaEventRecord(d->aside_read, d->stream));
+}
+
+static void *host_new(struct dev *d, size_t bytes)
+{
+    (void)d;
+    void *p = NULL;
+    if (cudaMallocHost(&p, bytes) == cudaSuccess)
+        return p;
+    cudaGetLastError(); /* no memory is an answer, not a fault */
+    return NULL;
+}
+
+static void host_free(struct dev *d, void *p)
+{
+    CUDA_DO(d, cudaFreeHost(p));
 }
 
 static void dev_read(struct dev *d, void *to, const void *from, size_t bytes)
@@ -375,6 +412,8 @@ static const struct ops table = {
     .argmax = cuda_argmax,
     .copy_blocks = cuda_copy_blocks,
     .sample = cuda_sample,
+    .host_new = host_new,
+    .host_free = host_free,
     .tokens_take = cuda_tokens_take,
     .fetch = fetch,
     .fetched = fetched,

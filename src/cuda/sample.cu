@@ -19,11 +19,19 @@ extern "C" {
 /* ---- steps ---------------------------------------------------------------------------------------------------------
  */
 
-/* Steps 1 to 4 into l; what is out is -infinity. */
-__device__ static void adjust(const struct sample_ask &a, const float *x, uint32_t n, const uint32_t *words, float *l)
+/* Of one mask; they are made of 64 bits each. */
+__host__ __device__ static uint32_t mask_words(uint32_t n)
 {
+    return (n + 63) / 64 * 2;
+}
+
+/* Steps 1 to 4 into l; what is out is -infinity. */
+__device__ static void adjust(
+    const struct sample_ask &a, const float *x, uint32_t n, const uint32_t *words, const uint32_t *masks, float *l)
+{
+    const uint32_t *mask = a.mask != SAMPLE_NO_MASK ? masks + (size_t)a.mask * mask_words(n) : NULL;
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-        const bool is_in = a.mask_at == SAMPLE_NO_MASK || (words[a.mask_at + i / 32] >> i % 32 & 1) != 0;
+        const bool is_in = mask == NULL || (mask[i / 32] >> i % 32 & 1) != 0;
         l[i] = is_in && x[i] == x[i] ? x[i] : -INFINITY;
     }
     __syncthreads();
@@ -316,8 +324,8 @@ struct ask_sent {
 };
 
 __global__ static void __launch_bounds__(THREADS)
-    sample_kernel(const float *logits, uint32_t n, const struct ask_sent *asks, const uint32_t *words, float *adjusted,
-        struct sample_got *out, struct sample_top *tops, uint32_t *chosen)
+    sample_kernel(const float *logits, uint32_t n, const struct ask_sent *asks, const uint32_t *words,
+        const uint32_t *masks, float *adjusted, struct sample_got *out, struct sample_top *tops, uint32_t *chosen)
 {
     __shared__ struct sampler_room room;
     launch_wait();
@@ -326,7 +334,7 @@ __global__ static void __launch_bounds__(THREADS)
     float *l = adjusted + (size_t)blockIdx.x * n;
     struct sample_got got = {NO_ID, 0.0f, 0, 0};
     const struct cand none = {0.0f, NO_ID};
-    adjust(a, x, n, words, l);
+    adjust(a, x, n, words, masks, l);
     const struct cand best = best_after(room, l, n, none);
     if (best.id != NO_ID && best.key > -INFINITY) {
         if (threadIdx.x == 0)
@@ -357,8 +365,10 @@ bool cuda_sample_open(struct dev *d)
 void cuda_sample(struct dev *d, const struct sample_args *a)
 {
     const size_t asks = (size_t)d->out_max * sizeof(struct ask_sent), words = a->n_words * sizeof *a->words;
+    const size_t mask_bytes = mask_words(a->n) * sizeof *d->masks;
     if (cuda_room(d, &d->asks, &d->asks_bytes, asks) == NULL ||
         cuda_room(d, (void **)&d->words, &d->words_bytes, words > WRITE_BYTES ? words : WRITE_BYTES) == NULL ||
+        (a->n_masks > 0 && cuda_room(d, (void **)&d->masks, &d->masks_bytes, d->out_max * mask_bytes) == NULL) ||
         cuda_room(d, (void **)&d->adjusted, &d->adjusted_bytes, (size_t)d->out_max * a->n * sizeof(float)) == NULL)
         return;
     struct ask_sent *sent = (struct ask_sent *)d->asks_host;
@@ -370,8 +380,12 @@ void cuda_sample(struct dev *d, const struct sample_args *a)
     cuda_write(d, d->asks, sent, a->n_asks * sizeof *sent);
     if (words > 0)
         cuda_write(d, d->words, a->words, words);
+    if (a->n_masks > 0)
+        cuda_write_aside(d, d->masks, a->masks, a->n_masks * mask_bytes);
     cuda_launch(d, sample_kernel, dim3(a->n_asks), THREADS, 0, a->x, a->n, (const struct ask_sent *)d->asks,
-        (const uint32_t *)d->words, d->adjusted, a->out, a->top, a->chosen);
+        (const uint32_t *)d->words, (const uint32_t *)d->masks, d->adjusted, a->out, a->top, a->chosen);
+    if (a->n_masks > 0)
+        cuda_aside_read(d);
 }
 
 /* ---- tokens that nobody has read ------------------------------------------------------------------------------------

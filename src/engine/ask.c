@@ -43,18 +43,6 @@ static uint32_t *take(struct asks *a, size_t n, uint32_t *at)
     return a->words + *at;
 }
 
-static bool add_mask(struct asks *a, struct sample_ask *k, const uint64_t *bits, uint32_t vocab)
-{
-    k->mask_at = SAMPLE_NO_MASK;
-    if (bits == NULL)
-        return true;
-    const uint32_t n = (vocab + 31) / 32;
-    uint32_t *to = take(a, n, &k->mask_at);
-    for (uint32_t i = 0; to != NULL && i < n; i++)
-        to[i] = (uint32_t)(bits[i / 2] >> 32 * (i % 2));
-    return to != NULL;
-}
-
 static bool add_banned(struct asks *a, struct sample_ask *k, const uint32_t *ids, uint32_t n)
 {
     uint32_t *to = take(a, n, &k->banned_at);
@@ -86,7 +74,7 @@ static bool add_history(struct asks *a, struct sample_ask *k, const struct sampl
     return to != NULL;
 }
 
-bool asks_add(struct asks *a, const struct slot_view *v, uint32_t i, struct row_mask mask, uint32_t row, uint32_t vocab,
+bool asks_add(struct asks *a, const struct slot_view *v, uint32_t i, uint32_t mask, bool is_forced, uint32_t row,
     uint32_t top_max)
 {
     const struct slot_view at = slot_view_later(v, i);
@@ -100,6 +88,7 @@ bool asks_add(struct asks *a, const struct slot_view *v, uint32_t i, struct row_
         .index = at.output_index,
         .choice = p->choice,
         .row = row,
+        .mask = mask,
         .top_k = p->top_k,
         .temperature = p->temperature,
         .top_p = p->top_p,
@@ -109,8 +98,8 @@ bool asks_add(struct asks *a, const struct slot_view *v, uint32_t i, struct row_
         .frequency = p->frequency_penalty,
         .n_top = MIN(o->n_top, top_max),
         .want_logprob = o->want_logprobs};
-    if (!add_mask(a, k, mask.bits, vocab) || !add_banned(a, k, at.banned, mask.is_forced ? 0 : at.n_banned) ||
-        !add_bias(a, k, p) || !add_history(a, k, &at.choice->history)) {
+    if (!add_banned(a, k, at.banned, is_forced ? 0 : at.n_banned) || !add_bias(a, k, p) ||
+        !add_history(a, k, &at.choice->history)) {
         a->n_words = n_words;
         return false;
     }

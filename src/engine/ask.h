@@ -1,5 +1,6 @@
 /* What a row's request wants, as a device reads it: struct sample_ask and the words it names (tensor/ops.h). Host logic
- * alone: which device reads it does not matter.
+ * alone: which device reads it does not matter. Masks are elsewhere (masks.h), where the device copies them from; here
+ * they are numbers.
  *
  * Threads: one. */
 #ifndef ENGINE_ASK_H
@@ -21,8 +22,8 @@ void asks_fini(struct asks *a);
 void asks_clear(struct asks *a);
 
 /* The token i places behind the view's, from logits row `row`. False when the host has to choose: typical-p, a history
- * that guesses would change, or no room for its lists; then nothing was added. vocab: bits of a mask. */
-bool asks_add(struct asks *a, const struct slot_view *v, uint32_t i, struct row_mask mask, uint32_t row, uint32_t vocab,
+ * that guesses would change, or no room for its lists; then nothing was added. mask: its number, or SAMPLE_NO_MASK. */
+bool asks_add(struct asks *a, const struct slot_view *v, uint32_t i, uint32_t mask, bool is_forced, uint32_t row,
     uint32_t top_max);
 
 #endif

@@ -33,13 +33,15 @@ uint32_t choose_none(const struct slot_view *v, const struct grammar_walk *walk,
 {
     if (walk == NULL || !grammar_is_complete(walk))
         return STEP_ID_NONE;
-    for (uint32_t id = 0; id < vocab; id++) {
-        bool is_allowed = (mask.bits[id / 64] >> id % 64 & 1) != 0;
-        for (uint32_t i = 0; is_allowed && i < v->n_banned; i++)
-            is_allowed = v->banned[i] != id;
-        if (is_allowed)
-            return STEP_ID_NONE; /* it was not the grammar */
-    }
+    for (uint32_t at = 0; at < (vocab + 63) / 64; at++)
+        for (uint64_t word = mask.bits[at]; word != 0; word &= word - 1) {
+            const uint32_t id = at * 64 + (uint32_t)__builtin_ctzll(word);
+            bool is_allowed = id < vocab;
+            for (uint32_t i = 0; is_allowed && i < v->n_banned; i++)
+                is_allowed = v->banned[i] != id;
+            if (is_allowed)
+                return STEP_ID_NONE; /* it was not the grammar */
+        }
     return STEP_ID_OVER;
 }
 

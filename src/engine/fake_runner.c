@@ -432,7 +432,7 @@ enum err fake_runner_open(const struct fake_runner_options *o, const struct runn
         return FAIL(e, ERR_NOMEM, "no memory for a runner of %u blocks", n_blocks);
     }
     if (o->masks.threads > 0) {
-        const enum err err = masks_new(l->seqs_max, o->vocab, o->masks.threads, &f->beside, e);
+        const enum err err = masks_new(l->seqs_max, o->vocab, o->masks.threads, NULL, &f->beside, e);
         if (err != OK) {
             fake_close(&f->base);
             return err;

@@ -8,9 +8,12 @@
 #include "base/mem.h"
 #include "base/team.h"
 
+#include <string.h>
+
 struct masks_row_job {
     struct slot_view view;
     struct row_mask mask;
+    uint32_t none;
 };
 
 struct masks {
@@ -18,6 +21,7 @@ struct masks {
     uint32_t rows_max, vocab, words, n;
     struct masks_row_job *rows; /* [rows_max] */
     uint64_t *room;             /* [rows_max][words] */
+    bool owns_room;
     masks_fn *watch;
     void *watch_ctx;
 };
@@ -28,7 +32,8 @@ uint32_t masks_threads(void)
     return cores > 2 ? MIN(cores - 1, (uint32_t)MASK_THREADS_MAX) : 2;
 }
 
-enum err masks_new(uint32_t rows_max, uint32_t vocab, uint32_t n_threads, struct masks **out, struct error *e)
+enum err masks_new(
+    uint32_t rows_max, uint32_t vocab, uint32_t n_threads, uint64_t *room, struct masks **out, struct error *e)
 {
     *out = NULL;
     struct masks *m = mem_zalloc(sizeof *m);
@@ -38,7 +43,8 @@ enum err masks_new(uint32_t rows_max, uint32_t vocab, uint32_t n_threads, struct
     m->vocab = vocab;
     m->words = (vocab + 63) / 64;
     m->rows = mem_array(rows_max, sizeof *m->rows);
-    m->room = mem_array((size_t)rows_max * m->words, sizeof *m->room);
+    m->owns_room = room == NULL;
+    m->room = room != NULL ? room : mem_array((size_t)rows_max * m->words, sizeof *m->room);
     enum err err = m->rows != NULL && m->room != NULL ? OK : FAIL(e, ERR_NOMEM, "no memory for %u masks", rows_max);
     if (err == OK)
         err = team_new(&m->team, n_threads, e);
@@ -56,7 +62,8 @@ void masks_free(struct masks *m)
         return;
     team_free(m->team);
     mem_free(m->rows);
-    mem_free(m->room);
+    if (m->owns_room)
+        mem_free(m->room);
     mem_free(m);
 }
 
@@ -83,6 +90,7 @@ static void make_row(void *ctx, uint32_t row, uint32_t worker)
     struct masks *m = ctx;
     struct masks_row_job *j = &m->rows[row];
     j->mask = choose_mask(&j->view, j->view.choice->walk, m->room + (size_t)row * m->words, m->vocab);
+    j->none = choose_none(&j->view, j->view.choice->walk, j->mask, m->vocab);
     if (m->watch != NULL)
         m->watch(m->watch_ctx, row, worker);
 }
@@ -101,6 +109,24 @@ struct row_mask masks_row(const struct masks *m, uint32_t row)
 {
     assert(row < m->n);
     return m->rows[row].mask;
+}
+
+uint32_t masks_none(const struct masks *m, uint32_t row)
+{
+    assert(row < m->n);
+    return m->rows[row].none;
+}
+
+uint32_t masks_put(struct masks *m, const uint64_t *bits)
+{
+    assert(m->n < m->rows_max);
+    memcpy(m->room + (size_t)m->n * m->words, bits, m->words * sizeof *bits);
+    return m->n++;
+}
+
+uint32_t masks_count(const struct masks *m)
+{
+    return m->n;
 }
 
 struct team *masks_team(struct masks *m)

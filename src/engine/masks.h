@@ -14,8 +14,9 @@ struct masks;
 
 /* n_threads counts the caller. Told of each mask for tests, by the thread that made it: worker 0 is the caller. */
 typedef void masks_fn(void *ctx, uint32_t row, uint32_t worker);
-enum err masks_new(
-    uint32_t rows_max, uint32_t vocab, uint32_t n_threads, struct masks **out, struct error *e) MUST_CHECK;
+/* room: for rows_max masks of (vocab + 63) / 64 words, borrowed; NULL: of its own. */
+enum err masks_new(uint32_t rows_max, uint32_t vocab, uint32_t n_threads, uint64_t *room, struct masks **out,
+    struct error *e) MUST_CHECK;
 void masks_free(struct masks *m); /* NULL is fine */
 void masks_watch(struct masks *m, masks_fn *fn, void *ctx);
 uint32_t masks_threads(void); /* as many as make sense here, with the caller */
@@ -26,6 +27,10 @@ uint32_t masks_add(struct masks *m, const struct slot_view *v);
 void masks_start(struct masks *m);
 void masks_join(struct masks *m);
 struct row_mask masks_row(const struct masks *m, uint32_t row); /* as choose_mask says it; after masks_join */
+uint32_t masks_none(const struct masks *m, uint32_t row);       /* what choose_none says of it */
+/* One more row, with these bits, after masks_join. */
+uint32_t masks_put(struct masks *m, const uint64_t *bits);
+uint32_t masks_count(const struct masks *m);
 
 /* The threads are free for other work on the rows outside start and join. */
 struct team *masks_team(struct masks *m);

@@ -406,6 +406,7 @@ void model_runner_close(struct model_runner *m)
         sampler_free(m->samplers[i]);
     mem_free(m->samplers);
     masks_free(m->beside);
+    decoder_host_free(m->d, m->beside_room);
     mem_free(m->fetched);
     mem_free(m->masks);
     mem_free(m->walks);
@@ -457,7 +458,12 @@ static enum err make_room(struct model_runner *m, struct error *e)
         m->fetched = mem_array((size_t)2 * FETCH_ROWS * m->vocab, sizeof *m->fetched);
         if (m->fetched == NULL)
             return FAIL(e, ERR_NOMEM, "no memory for the logits of %d rows", 2 * FETCH_ROWS);
-        TRY(masks_new(l->out_max, m->vocab, m->n_workers, &m->beside, e));
+        if (decoder_is_ahead(m->d)) {
+            m->beside_room = decoder_host_new(m->d, (size_t)l->out_max * m->mask_words * sizeof *m->beside_room);
+            if (m->beside_room == NULL)
+                return FAIL(e, ERR_NOMEM, "no memory for %u masks", l->out_max);
+        }
+        TRY(masks_new(l->out_max, m->vocab, m->n_workers, m->beside_room, &m->beside, e));
     }
     for (uint32_t i = 0; i < m->n_workers; i++)
         TRY(sampler_new(m->vocab, &m->samplers[i], e));

@@ -83,12 +83,17 @@ static bool ask_rows(struct model_runner *m, struct row_job *j, uint32_t out)
     const struct grammar_walk *walk = j->view.choice->walk;
     if (walk != NULL && j->seq->n_spec > 0)
         return false;
-    const struct row_mask mask = j->has_mask ? j->mask : choose_mask(&j->view, NULL, NULL, m->vocab);
+    const uint64_t *allowed = j->view.request->o.allowed;
+    uint32_t mask = SAMPLE_NO_MASK;
+    if (j->has_mask)
+        mask = j->mask_row;
+    else if (allowed != NULL)
+        mask = masks_put(m->beside, allowed);
     j->first_ask = a->n;
     j->n_asks = j->seq->n_spec + 1;
-    j->none = choose_none(&j->view, walk, mask, m->vocab);
+    j->none = j->has_mask ? masks_none(m->beside, mask) : STEP_ID_NONE;
     for (uint32_t i = 0; i < j->n_asks; i++)
-        if (!asks_add(a, &j->view, i, mask, out + i, m->vocab, m->l.top_max)) {
+        if (!asks_add(a, &j->view, i, mask, j->has_mask && j->mask.is_forced, out + i, m->l.top_max)) {
             *a = before;
             j->n_asks = 0;
             return false;
@@ -117,7 +122,14 @@ static enum err ask_all(struct model_runner *m, uint32_t side, struct error *e)
             any_here = true;
     }
     if (a->asks.n > 0)
-        decoder_sample(m->d, a->asks.ask, a->asks.n, a->asks.words, a->asks.n_words, side, a->asks.wants_top);
+        decoder_sample(m->d,
+            &(struct decoder_asks){.ask = a->asks.ask,
+                .words = a->asks.words,
+                .masks = m->beside_room,
+                .n = a->asks.n,
+                .n_words = a->asks.n_words,
+                .n_masks = masks_count(m->beside)},
+            side, a->asks.wants_top);
     for (uint32_t out = 0; any_here && out < m->n_jobs; out++) {
         const struct row_job *j = &m->jobs[out];
         if (j->view.request == NULL || j->n_asks > 0)

@@ -38,8 +38,9 @@ struct model_runner {
     uint32_t mask_words;
     unsigned char *walks; /* [n_workers][walk_bytes]: for the grammars of sequences with guesses */
     size_t walk_bytes;
-    struct masks *beside; /* NULL where logits need not be fetched */
-    float *fetched;       /* [2][FETCH_ROWS][vocab] */
+    struct masks *beside;  /* NULL where logits need not be fetched */
+    uint64_t *beside_room; /* the device copies them from there; NULL where it does not choose */
+    float *fetched;        /* [2][FETCH_ROWS][vocab] */
     uint32_t chunk[2][FETCH_ROWS];
     float *row;           /* [vocab], for rows behind a guess */
     struct row_job *jobs; /* [out_max] */

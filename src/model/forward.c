@@ -217,17 +217,30 @@ bool decoder_is_ahead(const struct decoder *d)
     return d->ops->sample != NULL;
 }
 
-void decoder_sample(struct decoder *d, const struct sample_ask *asks, uint32_t n, const uint32_t *words,
-    uint32_t n_words, uint32_t side, bool wants_top)
+void *decoder_host_new(struct decoder *d, size_t bytes)
 {
+    return d->ops->host_new(d->dev, bytes);
+}
+
+void decoder_host_free(struct decoder *d, void *p)
+{
+    if (p != NULL)
+        d->ops->host_free(d->dev, p);
+}
+
+void decoder_sample(struct decoder *d, const struct decoder_asks *a, uint32_t side, bool wants_top)
+{
+    const uint32_t n = a->n;
     struct sample_got *got = d->answers;
     struct sample_top *top = (struct sample_top *)(void *)(got + n);
     d->ops->sample(d->dev, &(struct sample_args){.x = d->logits,
                                .n = d->cfg.vocab,
                                .n_asks = n,
-                               .n_words = n_words,
-                               .asks = asks,
-                               .words = words,
+                               .n_words = a->n_words,
+                               .n_masks = a->n_masks,
+                               .asks = a->ask,
+                               .words = a->words,
+                               .masks = a->masks,
                                .out = got,
                                .top = top,
                                .chosen = d->best});

@@ -100,8 +100,15 @@ enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e) MU
  * A step's token may be -1 - i then: what was chosen for output row i of the step before. Where the host itself has
  * chosen, decoder_put_best says what. */
 bool decoder_is_ahead(const struct decoder *d);
-void decoder_sample(struct decoder *d, const struct sample_ask *asks, uint32_t n, const uint32_t *words,
-    uint32_t n_words, uint32_t side, bool wants_top);
+struct decoder_asks {
+    const struct sample_ask *ask;
+    const uint32_t *words; /* what asks name: lists, and masks of decoder_host_new's memory */
+    const uint64_t *masks;
+    uint32_t n, n_words, n_masks;
+};
+void decoder_sample(struct decoder *d, const struct decoder_asks *a, uint32_t side, bool wants_top);
+void *decoder_host_new(struct decoder *d, size_t bytes); /* see ops.h; NULL: no memory */
+void decoder_host_free(struct decoder *d, void *p);      /* before decoder_close; NULL is fine */
 enum err decoder_sampled(struct decoder *d, uint32_t side, uint32_t n, struct sample_got *got, struct sample_top *top,
     struct error *e) MUST_CHECK;
 void decoder_send_best(struct decoder *d, uint32_t side);

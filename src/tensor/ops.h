@@ -239,7 +239,7 @@ struct sample_ask {
     uint32_t top_k;                        /* 0 = off */
     float temperature, top_p, min_p;       /* 0 = greedy; 1 = off; 0 = off */
     float repetition, presence, frequency; /* 1, 0, 0 = off */
-    uint32_t mask_at;                      /* a bit for each id, or SAMPLE_NO_MASK */
+    uint32_t mask;                         /* its number among the masks, or SAMPLE_NO_MASK */
     uint32_t banned_at, n_banned;          /* ids */
     uint32_t bias_at, n_bias;              /* id, bits of an f32 */
     uint32_t history_at, n_history;        /* id, count in the output; each id once */
@@ -265,9 +265,11 @@ struct sample_got {
  * 2048 most likely tokens, in fixed point, where the same may happen within 1e-8. */
 struct sample_args {
     const float *x; /* [rows][n] */
-    uint32_t n, n_asks, n_words;
+    uint32_t n, n_asks, n_words, n_masks;
     const struct sample_ask *asks; /* host */
-    const uint32_t *words;         /* host */
+    const uint32_t *words;         /* host; lists */
+    const uint64_t *masks;         /* of host_new: [n_masks][(n + 63) / 64], a bit for each id; what is there does not
+                                      change before what was chosen has been fetched */
     struct sample_got *out;        /* [n_asks] */
     struct sample_top *top;        /* [n_asks][SAMPLE_TOP_MAX] */
     uint32_t *chosen;
@@ -361,6 +363,8 @@ struct ops {
      * of two sides (0, 1), fetched waits for it, and for nothing that came behind. At most dev_options.out_max * 256
      * bytes. */
     void (*sample)(struct dev *d, const struct sample_args *a);
+    void *(*host_new)(struct dev *d, size_t bytes); /* host memory that the device copies from by itself; NULL: none */
+    void (*host_free)(struct dev *d, void *p);      /* NULL is fine */
     void (*tokens_take)(struct dev *d, int32_t *token, uint32_t n_rows, const uint32_t *from, uint32_t n);
     void (*fetch)(struct dev *d, uint32_t side, const void *from, size_t bytes);
     enum err (*fetched)(struct dev *d, uint32_t side, void *to, size_t bytes, struct error *e);

@@ -4,8 +4,9 @@
 #include "cuda/sample.cu"
 #include "testing_reference.h"
 
-#define VOCAB 6001u
-#define ROWS  24u
+#define VOCAB      6001u
+#define MASK_WORDS ((VOCAB + 63) / 64)
+#define ROWS       24u
 
 static struct dev device;
 
@@ -24,6 +25,15 @@ void cuda_write(struct dev *, void *to, const void *from, size_t bytes)
     std::memcpy(to, from, bytes);
 }
 
+void cuda_write_aside(struct dev *, void *to, const void *from, size_t bytes)
+{
+    std::memcpy(to, from, bytes);
+}
+
+void cuda_aside_read(struct dev *)
+{
+}
+
 /* Peaked rows, flat rows (whose cuts fall far down), ties, a row with NaN, one of nothing else, one with infinity. */
 static std::vector<float> make_logits()
 {
@@ -40,13 +50,13 @@ static std::vector<float> make_logits()
     return x;
 }
 
-static void add_changes(struct sample_ask &a, std::vector<uint32_t> &words)
+static void add_changes(struct sample_ask &a, std::vector<uint32_t> &words, std::vector<uint64_t> &masks)
 {
     const uint32_t banned[] = {3, VOCAB - 1, VOCAB + 5}, ids[] = {7, 9, 7};
     const float bias[] = {3.0f, -100.0f, 0.5f};
-    a.mask_at = (uint32_t)words.size();
-    for (uint32_t i = 0; i < (VOCAB + 31) / 32; i++)
-        words.push_back((uint32_t)random_bits()() | (uint32_t)random_bits()());
+    a.mask = (uint32_t)(masks.size() / MASK_WORDS);
+    for (uint32_t i = 0; i < MASK_WORDS; i++)
+        masks.push_back(random_bits()() | random_bits()());
     a.banned_at = (uint32_t)words.size();
     a.n_banned = 3;
     words.insert(words.end(), banned, banned + 3);
@@ -67,7 +77,8 @@ static void add_changes(struct sample_ask &a, std::vector<uint32_t> &words)
     a.frequency = 0.2f;
 }
 
-static std::vector<struct sample_ask> make_asks(const std::string &kind, std::vector<uint32_t> &words)
+static std::vector<struct sample_ask> make_asks(
+    const std::string &kind, std::vector<uint32_t> &words, std::vector<uint64_t> &masks)
 {
     const uint32_t top_k[] = {1, 20, 50, 400, 1024, 1500, 5000, 7000};
     const float min_p[] = {0.3f, 0.05f, 1e-3f};
@@ -84,11 +95,11 @@ static std::vector<struct sample_ask> make_asks(const std::string &kind, std::ve
         a.top_k = kind == "top-k" || kind == "all" ? top_k[random_bits()() % 8] : 0;
         a.min_p = kind == "min-p" || kind == "all" ? min_p[random_bits()() % 3] : 0.0f;
         a.repetition = 1.0f;
-        a.mask_at = SAMPLE_NO_MASK;
+        a.mask = SAMPLE_NO_MASK;
         a.want_logprob = r % 2 == 0;
         a.n_top = r % 2 == 0 ? r % 21 : 0;
         if (kind == "changed" || kind == "all" || kind == "greedy")
-            add_changes(a, words);
+            add_changes(a, words, masks);
     }
     words.push_back(0);
     return asks;
@@ -115,11 +126,13 @@ int main()
     expect(cuda_sample_open(&device), "there is memory");
     for (const char *kind : {"greedy", "plain", "top-k", "top-p", "min-p", "changed", "all", "all"}) {
         std::vector<uint32_t> words, chosen(ROWS, 0);
-        std::vector<struct sample_ask> asks = make_asks(kind, words);
+        std::vector<uint64_t> masks;
+        std::vector<struct sample_ask> asks = make_asks(kind, words, masks);
         std::vector<struct sample_got> got(ROWS), want(ROWS), other(ROWS);
         std::vector<struct sample_top> top(ROWS * SAMPLE_TOP_MAX), want_top(ROWS * SAMPLE_TOP_MAX);
-        struct sample_args a = {logits.data(), VOCAB, ROWS, (uint32_t)words.size(), asks.data(), words.data(),
-            got.data(), top.data(), chosen.data()};
+        struct sample_args a = {logits.data(), VOCAB, ROWS, (uint32_t)words.size(),
+            (uint32_t)(masks.size() / MASK_WORDS), asks.data(), words.data(), masks.data(), got.data(), top.data(),
+            chosen.data()};
         cuda_sample(&device, &a);
         a.out = want.data();
         a.top = want_top.data();
@@ -138,6 +151,7 @@ int main()
     mem_free(device.asks);
     mem_free(device.asks_host);
     mem_free(device.words);
+    mem_free(device.masks);
     mem_free(device.adjusted);
     return verdict("sample");
 }

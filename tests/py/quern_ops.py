@@ -136,7 +136,7 @@ class SampleAsk(ctypes.Structure):
     _fields_ = [("seed", ctypes.c_uint64), ("index", ctypes.c_uint64), ("choice", ctypes.c_uint32),
                 ("row", ctypes.c_uint32), ("top_k", ctypes.c_uint32)] + [
         (name, ctypes.c_float) for name in ("temperature", "top_p", "min_p", "repetition", "presence", "frequency")] + [
-        (name, ctypes.c_uint32) for name in ("mask_at", "banned_at", "n_banned", "bias_at", "n_bias", "history_at",
+        (name, ctypes.c_uint32) for name in ("mask", "banned_at", "n_banned", "bias_at", "n_bias", "history_at",
                                              "n_history", "n_top", "want_logprob")]
 
 
@@ -145,13 +145,16 @@ class SampleGot(ctypes.Structure):
                 ("unused", ctypes.c_uint32)]
 
 
-def sample(backend, logits, asks, words):
-    """(ids, logprobs, alternatives) of asks over logits [rows][n]; backend "here" is sample/ itself."""
+def sample(backend, logits, asks, words, masks):
+    """(ids, logprobs, alternatives) of asks over logits [rows][n]; masks: a row of 64-bit words each. Backend "here" is
+    sample/ itself."""
     got, top = (SampleGot * len(asks))(), np.zeros((len(asks), 20, 2), np.uint32)
     all_asks, words = (SampleAsk * len(asks))(*asks), np.ascontiguousarray(words, np.uint32)
+    masks = np.ascontiguousarray(masks, np.uint64)
     code = library().quern_op_sample(backend.encode(), pointer(logits), *map(ctypes.c_uint32, logits.shape), all_asks,
                                      ctypes.c_uint32(len(asks)), words.ctypes.data_as(ctypes.c_void_p),
-                                     ctypes.c_uint32(len(words)), got, top.ctypes.data_as(ctypes.c_void_p))
+                                     ctypes.c_uint32(len(words)), masks.ctypes.data_as(ctypes.c_void_p),
+                                     ctypes.c_uint32(len(masks)), got, top.ctypes.data_as(ctypes.c_void_p))
     if code != 0:
         raise RuntimeError(f"sampling failed with {code}")
     tops = [[(int(t[0]), float(t[1:2].view(np.float32)[0])) for t in top[i, :g.n_top]] for i, g in enumerate(got)]

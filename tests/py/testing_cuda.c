@@ -415,16 +415,18 @@ EXPORT int quern_op_attention(const char *name, const char *weight_text, const c
 
 /* Choosing from logits [rows][n]: n_asks asks, by the device of that name or, for "here", by sample/. */
 EXPORT int quern_op_sample(const char *name, const float *logits, uint32_t rows, uint32_t n,
-    const struct sample_ask *asks, uint32_t n_asks, const uint32_t *words, uint32_t n_words, struct sample_got *got,
-    struct sample_top *top)
+    const struct sample_ask *asks, uint32_t n_asks, const uint32_t *words, uint32_t n_words, const uint64_t *masks,
+    uint32_t n_masks, struct sample_got *got, struct sample_top *top)
 {
     struct rig r = {0};
     struct sample_args a = {.x = logits,
         .n = n,
         .n_asks = n_asks,
         .n_words = n_words,
+        .n_masks = n_masks,
         .asks = asks,
         .words = words,
+        .masks = masks,
         .out = got,
         .top = top};
     if (strcmp(name, "here") == 0) {
@@ -444,7 +446,11 @@ EXPORT int quern_op_sample(const char *name, const float *logits, uint32_t rows,
     a.top = rig_memory(&r, NULL, top_bytes);
     a.chosen = rig_memory(&r, NULL, rows * sizeof *a.chosen);
     uint32_t *chosen = mem_array(rows, sizeof *chosen);
-    if (a.x != NULL && a.out != NULL && a.top != NULL && a.chosen != NULL && chosen != NULL) {
+    const size_t mask_bytes = (size_t)n_masks * ((n + 63) / 64) * sizeof *masks;
+    uint64_t *room = r.ops->host_new(r.d, MAX(mask_bytes, sizeof *room));
+    if (a.x != NULL && a.out != NULL && a.top != NULL && a.chosen != NULL && chosen != NULL && room != NULL) {
+        memcpy(room, masks, mask_bytes);
+        a.masks = room;
         r.ops->sample(r.d, &a);
         r.ops->dev_read(r.d, got, a.out, got_bytes);
         r.ops->dev_read(r.d, top, a.top, top_bytes);
@@ -455,5 +461,6 @@ EXPORT int quern_op_sample(const char *name, const float *logits, uint32_t rows,
                     got[i].id, chosen[asks[i].row]);
     }
     mem_free(chosen);
+    r.ops->host_free(r.d, room);
     return rig_close(&r);
 }

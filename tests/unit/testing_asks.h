@@ -29,17 +29,14 @@ static inline void ask_here(
     const struct sample_ask *k = &a->asks[which];
     struct error e = {0};
     struct logit_bias *bias = mem_array(MAX(k->n_bias, 1u), sizeof *bias);
-    uint64_t *mask = mem_array(a->n / 64 + 1, sizeof *mask);
     struct token_logprob tops[SAMPLE_TOP_MAX];
     struct sample_history history;
-    assert(bias != NULL && mask != NULL);
+    assert(bias != NULL && (k->mask == SAMPLE_NO_MASK || k->mask < a->n_masks));
     ask_history(k, a->words, &history);
     for (uint32_t i = 0; i < k->n_bias; i++) {
         bias[i].id = a->words[k->bias_at + 2 * i];
         memcpy(&bias[i].bias, &a->words[k->bias_at + 2 * i + 1], sizeof bias[i].bias);
     }
-    for (uint32_t i = 0; k->mask_at != SAMPLE_NO_MASK && i < (a->n + 31) / 32; i++)
-        mask[i / 2] |= (uint64_t)a->words[k->mask_at + i] << 32 * (i % 2);
     const struct sample_params p = {.temperature = k->temperature,
         .top_k = k->top_k,
         .top_p = k->top_p,
@@ -55,7 +52,7 @@ static inline void ask_here(
     const struct sample_row row = {.logits = a->x + (size_t)k->row * a->n,
         .params = &p,
         .history = k->n_history > 0 ? &history : NULL,
-        .mask = k->mask_at != SAMPLE_NO_MASK ? mask : NULL,
+        .mask = k->mask != SAMPLE_NO_MASK ? a->masks + (size_t)k->mask * ((a->n + 63) / 64) : NULL,
         .banned = a->words + k->banned_at,
         .n_banned = k->n_banned,
         .output_index = k->index,
@@ -69,7 +66,6 @@ static inline void ask_here(
         top[i] = (struct sample_top){.id = tops[i].id, .logprob = tops[i].logprob};
     sample_history_fini(&history);
     mem_free(bias);
-    mem_free(mask);
 }
 
 #endif

@@ -74,7 +74,7 @@ static void house_close(struct house *h)
 }
 
 /* N requests to their end. Some are greedy; others want typical-p, which the device does not do, or scores of their
- * prompt. */
+ * prompt; every fifth id is not allowed to some. */
 static void run_all(struct house *h, struct request *r[N])
 {
     struct error e;
@@ -82,6 +82,10 @@ static void run_all(struct house *h, struct request *r[N])
     uint32_t n_back = 0;
     for (uint32_t i = 0; i < N; i++) {
         uint32_t prompt[20];
+        uint64_t allowed[2048];
+        memset(allowed, 0, sizeof allowed);
+        for (uint32_t id = 0; id < h->cfg->vocab; id++)
+            allowed[id / 64] |= (uint64_t)(id % 5 != 0) << id % 64;
         for (uint32_t k = 0; k < COUNT_OF(prompt); k++)
             prompt[k] = (i * 131 + k * 17 + 5) % h->cfg->vocab;
         struct request_options o = {.prompt = prompt,
@@ -90,6 +94,7 @@ static void run_all(struct house *h, struct request *r[N])
             .n_choices = 1,
             .vocab_size = h->cfg->vocab,
             .sample = sample_params_default(),
+            .allowed = i % 4 > 1 ? allowed : NULL,
             .want_prompt_logprobs = i % 3 == 2,
             .want_logprobs = i % 3 == 2};
         o.sample.seed = 7 + i;
@@ -120,6 +125,8 @@ static void rows_that_the_host_chooses_for_get_the_same_tokens(void **state)
         assert_int_equal(atomic_load(&want[i]->choices[0].n_out), 24);
         assert_int_equal(atomic_load(&got[i]->choices[0].n_out), 24);
         assert_memory_equal(want[i]->choices[0].ids, got[i]->choices[0].ids, 24 * sizeof(uint32_t));
+        for (uint32_t k = 0; k < 24; k++)
+            assert_true(i % 4 < 2 || got[i]->choices[0].ids[k] % 5 != 0);
         if (want[i]->prompt_logprobs != NULL)
             assert_memory_equal(want[i]->prompt_logprobs, got[i]->prompt_logprobs,
                 want[i]->o.n_prompt * sizeof *want[i]->prompt_logprobs);
