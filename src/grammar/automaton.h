@@ -77,7 +77,24 @@ struct trie_node {
 struct trie {
     struct trie_node *nodes;
     uint32_t n;
+    /* Children lie far apart in the array where many are below them: the root's by their byte, 0: none; and of the
+     * whole vocabulary, theirs by both bytes. */
+    uint32_t first[256];
+    uint32_t (*second)[256]; /* or NULL */
 };
+
+/* The child of a node by its byte, or 0. */
+static inline uint32_t trie_child(const struct trie *t, uint32_t at, uint8_t byte)
+{
+    if (at == 0)
+        return t->first[byte];
+    if (t->nodes[at].depth == 1 && t->second != NULL)
+        return t->second[t->nodes[at].byte][byte];
+    uint32_t child = at + 1;
+    while (child < t->nodes[at].end && t->nodes[child].byte != byte)
+        child = t->nodes[child].end;
+    return child < t->nodes[at].end ? child : 0;
+}
 
 /* ---- class.c ---- */
 
@@ -93,8 +110,9 @@ struct token_class {
     uint64_t *all;                 /* mask: tokens of these characters; the last one may be cut short */
     uint64_t *within[CLASS_SHORT]; /* mask: those of at most so many characters */
     struct trie rest;              /* tokens that begin with a byte of `starts` and are not in `all` */
-    uint32_t *longer;              /* tokens of `all` with CLASS_SHORT characters and more, the longest first */
-    uint16_t *lengths;             /* of those */
+    uint64_t *pure;    /* per node of the vocabulary's trie: all below it are ASCII characters of the class */
+    uint32_t *longer;  /* tokens of `all` with CLASS_SHORT characters and more, the longest first */
+    uint16_t *lengths; /* of those */
     uint32_t n_longer;
     size_t bytes;
 };

@@ -37,6 +37,7 @@ static void class_free(struct token_class *c)
     mem_free(c->all);
     mem_free(c->within[0]);
     mem_free(c->rest.nodes);
+    mem_free(c->pure);
     mem_free(c->longer);
     mem_free(c->lengths);
     mem_free(c);
@@ -159,6 +160,29 @@ static enum err class_fill(const struct grammar_vocab *v, struct token_class *c,
     return vocab_trie(v, rest, n_rest, &c->rest, NULL);
 }
 
+/* From the last node to the first: those below a node come before it. ok[d] says whether all nodes at depth d that were
+ * seen since their parent's next sibling are of the class, and all below them. */
+static enum err class_pure(const struct grammar_vocab *v, struct token_class *c)
+{
+    uint8_t *ok = mem_alloc((size_t)v->longest + 2);
+    c->pure = mem_array(v->trie.n / 64 + 1, sizeof *c->pure);
+    if (ok == NULL || c->pure == NULL) {
+        mem_free(ok);
+        return ERR_NOMEM;
+    }
+    memset(ok, 1, (size_t)v->longest + 2);
+    for (uint32_t i = v->trie.n; i-- > 1;) {
+        const struct trie_node *node = &v->trie.nodes[i];
+        const uint8_t below = ok[node->depth + 1];
+        c->pure[i / 64] |= (uint64_t)below << (i % 64);
+        ok[node->depth] &=
+            below & (uint8_t)(node->byte < 0x80 && (c->starts[node->byte / 64] >> (node->byte % 64) & 1) != 0);
+        ok[node->depth + 1] = 1;
+    }
+    mem_free(ok);
+    return OK;
+}
+
 static struct token_class *class_make(const struct grammar_vocab *v, const struct code_range *r, uint32_t n)
 {
     struct token_class *c = mem_zalloc(sizeof *c);
@@ -178,7 +202,9 @@ static struct token_class *class_make(const struct grammar_vocab *v, const struc
     c->n_ranges = n;
     class_starts(c);
     err = class_fill(v, c, lengths, rest);
-    c->bytes = sizeof *c + (size_t)v->words * 8 * (CLASS_SHORT + 1) + c->rest.n * sizeof *c->rest.nodes;
+    if (err == OK)
+        err = class_pure(v, c);
+    c->bytes = sizeof *c + (size_t)v->words * 8 * (CLASS_SHORT + 1) + c->rest.n * sizeof *c->rest.nodes + v->trie.n / 8;
 out:
     mem_free(lengths);
     mem_free(rest);

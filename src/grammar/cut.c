@@ -61,12 +61,9 @@ static uint32_t control_bytes(const struct cutting *c, uint32_t at, uint32_t *id
     const struct trie *trie = &c->g->vocab->trie;
     uint32_t node = 0, n = 0;
     for (uint32_t i = at; i < c->n; i++) {
-        uint32_t child = node + 1;
-        while (child < trie->nodes[node].end && trie->nodes[child].byte != (uint8_t)c->text[i])
-            child = trie->nodes[child].end;
-        if (child >= trie->nodes[node].end)
+        node = trie_child(trie, node, (uint8_t)c->text[i]);
+        if (node == 0)
             break;
-        node = child;
         if (trie->nodes[node].token != NONE32) {
             *id = trie->nodes[node].token;
             n = i + 1 - at;

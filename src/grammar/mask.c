@@ -23,8 +23,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#define IDS_MAX    16384 /* tokens of a set that a descent remembers: 64 KB of the thread's stack */
-#define LESS_MAX   2048  /* tokens of a class that a set does without */
+#define IDS_MAX    49152 /* tokens of a set that a descent remembers: 192 KB of the thread's stack */
+#define LESS_MAX   16384 /* tokens of a class that a set does without: 64 KB more */
 #define ROUNDS_MAX 4096  /* tokens of a set by rounds */
 
 static const uint32_t SPANS[] = {4, 16, 64, 0}; /* rounds that tokens may add; 0: the exact rounds are in the key */
@@ -170,6 +170,7 @@ struct level {
 };
 
 struct descent {
+    const struct grammar *g;
     const struct grammar_vocab *v;
     struct stepper t;
     uint64_t *mask; /* gets every token */
@@ -224,24 +225,82 @@ static bool level_step(struct descent *d, const struct level *up, struct level *
     return here->n > 0 || d->t.complete;
 }
 
+/* Does a reading go on for ever with what all tokens below this node of the vocabulary's trie are made of? */
+static bool is_pure(const struct descent *d, const struct level *here, uint32_t node)
+{
+    for (uint32_t i = 0; i < here->n; i++) {
+        const uint8_t n = d->g->class_of[d->pool[here->first + i].state];
+        if (n != 0 && (n & CLASS_COUNTED) == 0 && (d->g->classes[n - 1]->pure[node / 64] >> (node % 64) & 1) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* One node of the trie, and all below it when that needs no looking: the next to look at. */
+static uint32_t descend_node(struct descent *d, const struct trie *trie, uint32_t i)
+{
+    const struct trie_node *node = &trie->nodes[i];
+    d->nodes++;
+    if (node->depth > GRAMMAR_TOKEN_DEPTH_MAX)
+        return node->end;
+    struct level *here = &d->levels[node->depth];
+    if (!level_step(d, &d->levels[node->depth - 1], here, node->byte))
+        return node->end;
+    if (node->token != NONE32)
+        emit(d, node->token);
+    if (here->n == 0 || node->end == i + 1)
+        return node->end;
+    if (trie != &d->v->trie || !is_pure(d, here, i))
+        return i + 1;
+    for (uint32_t k = i + 1; k < node->end; k++)
+        if (trie->nodes[k].token != NONE32)
+            emit(d, trie->nodes[k].token);
+    d->nodes += (node->end - i) / 8;
+    return node->end;
+}
+
+static bool has_byte(const uint64_t *set, uint32_t byte)
+{
+    return (set[byte / 64] >> (byte % 64) & 1) != 0;
+}
+
+static void add_readable(const struct automaton *a, uint32_t state, uint64_t *bytes)
+{
+    const struct auto_state *s = &a->states[state];
+    for (uint32_t i = 0; i < s->n_edges; i++)
+        for (uint32_t byte = a->edges[s->edge_at + i].lo; byte <= a->edges[s->edge_at + i].hi; byte++)
+            bytes[byte / 64] |= UINT64_C(1) << (byte % 64);
+}
+
+/* All tokens at and below a child of the root that the reading of level 0 allows. */
+static void descend_below(struct descent *d, const struct trie *trie, uint32_t child)
+{
+    const uint32_t end = trie->nodes[child].end;
+    uint32_t i = descend_node(d, trie, child);
+    if (trie->second == NULL) {
+        while (i < end)
+            i = descend_node(d, trie, i);
+        return;
+    }
+    uint64_t bytes[4] = {0};
+    for (uint32_t k = 0; k < d->levels[1].n && i < end; k++)
+        add_readable(d->t.a, d->pool[d->levels[1].first + k].state, bytes);
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        const uint32_t at = has_byte(bytes, byte) ? trie->second[trie->nodes[child].byte][byte] : 0;
+        for (i = at; at != 0 && i < trie->nodes[at].end;)
+            i = descend_node(d, trie, i);
+    }
+}
+
 /* All tokens of the trie that the reading of level 0 allows; first bytes of `skip` are left out. */
 static void descend(struct descent *d, const struct trie *trie, const uint64_t *skip)
 {
-    for (uint32_t i = 1; i < trie->n; d->nodes++) {
-        const struct trie_node *node = &trie->nodes[i];
-        if ((node->depth == 1 && skip != NULL && (skip[node->byte / 64] >> (node->byte % 64) & 1) != 0) ||
-            node->depth > GRAMMAR_TOKEN_DEPTH_MAX) {
-            i = node->end;
-            continue;
-        }
-        struct level *here = &d->levels[node->depth];
-        if (!level_step(d, &d->levels[node->depth - 1], here, node->byte)) {
-            i = node->end;
-            continue;
-        }
-        if (node->token != NONE32)
-            emit(d, node->token);
-        i = here->n > 0 ? i + 1 : node->end;
+    const struct auto_state *s = &d->t.a->states[d->pool[0].state];
+    for (uint32_t i = 0; i < s->n_edges; i++) {
+        const struct dfa_edge *e = &d->t.a->edges[s->edge_at + i];
+        for (uint32_t byte = e->lo; byte <= e->hi; byte++)
+            if (trie->first[byte] != 0 && (skip == NULL || !has_byte(skip, byte)))
+                descend_below(d, trie, trie->first[byte]);
     }
 }
 
@@ -281,18 +340,16 @@ static bool lessen(
     return true;
 }
 
-/* Which tokens of the class fail here. `model` is the state that reads the class; where the reading has come to the
- * same state, all below is as it is there. False: too many fail for this to pay. */
-static bool descend_nearly(struct descent *d, const struct token_class *c, uint32_t model)
+/* Which tokens of the class at and below a child of the root fail here. models[0] is the state that reads the class;
+ * where the reading has come to the same state, all below is as it is there. False: too many fail for this to pay. */
+static bool nearly_below(struct descent *d, const struct token_class *c, uint32_t *models, uint32_t child)
 {
     const struct automaton *a = d->t.a;
     const struct trie *trie = &d->v->trie;
-    uint32_t models[GRAMMAR_TOKEN_DEPTH_MAX + 1];
-    models[0] = model;
-    for (uint32_t i = 1; i < trie->n; d->nodes++) {
+    const uint32_t end = trie->nodes[child].end;
+    for (uint32_t i = child; i < end; d->nodes++) {
         const struct trie_node *node = &trie->nodes[i];
-        const bool starts = (c->starts[node->byte / 64] >> (node->byte % 64) & 1) != 0;
-        const bool in_class = starts || (node->depth > 1 && node->byte >= 0x80);
+        const bool in_class = has_byte(c->starts, node->byte) || (node->depth > 1 && node->byte >= 0x80);
         if (node->depth > GRAMMAR_TOKEN_DEPTH_MAX)
             return false;
         const uint32_t m = in_class ? automaton_next(a, &a->states[models[node->depth - 1]], node->byte) : NONE32;
@@ -312,6 +369,17 @@ static bool descend_nearly(struct descent *d, const struct token_class *c, uint3
             i = here->n == 1 && r.state == m && r.frame == d->base - 1 ? node->end : i + 1;
         }
     }
+    return true;
+}
+
+static bool descend_nearly(struct descent *d, const struct token_class *c, uint32_t model)
+{
+    uint32_t models[GRAMMAR_TOKEN_DEPTH_MAX + 1];
+    models[0] = model;
+    for (uint32_t byte = 0; byte < 256; byte++)
+        if (d->v->trie.first[byte] != 0 && has_byte(c->starts, byte) &&
+            !nearly_below(d, c, models, d->v->trie.first[byte]))
+            return false;
     return true;
 }
 
@@ -419,6 +487,7 @@ static const struct token_set *set_find(const struct grammar *g, const struct st
 
 static void descent_init(struct descent *d, const struct grammar *g, const struct stack_frame *frames, struct reading r)
 {
+    d->g = g;
     d->v = g->vocab;
     d->n_ids = d->n_less = 0;
     d->nodes = 0;
@@ -480,21 +549,22 @@ static void set_publish(struct grammar *g, const struct descent *d, struct token
 static void set_keep(struct grammar *g, struct descent *d, const struct token_class *c, uint8_t near, uint32_t state)
 {
     const size_t words = d->v->words * sizeof(uint64_t);
-    const bool dense = d->n_ids > IDS_MAX || (near == 0 && d->n_ids * sizeof(uint32_t) > words);
-    const bool known = d->n_ids <= IDS_MAX;
-    if (dense && near != 0)
-        return;
+    const bool known = d->n_ids <= IDS_MAX, dense = !known || (d->n_ids + d->n_less) * sizeof(uint32_t) > words;
     struct token_set *s = set_take(g->masks, dense ? words : (d->n_ids + d->n_less) * sizeof(uint32_t));
     if (s == NULL)
         return;
     *s = (struct token_set){.dense = dense,
-        .class_n = near,
+        .class_n = dense ? 0 : near,
         .deeper = (uint16_t)(d->t.deepest - (d->base - 1)),
         .n = dense ? 2 : d->n_ids,
-        .n_less = d->n_less};
+        .n_less = dense ? 0 : d->n_less};
     if (dense) { /* into a mask of its own; once more, when there were too many to remember */
         d->mask = (uint64_t *)(void *)s->ids;
         memset(d->mask, 0, words);
+        if (near != 0)
+            memcpy(d->mask, c->all, words);
+        for (uint32_t i = 0; i < d->n_less; i++)
+            d->mask[d->less[i] / 64] &= ~(UINT64_C(1) << (d->less[i] % 64));
         for (uint32_t i = 0; i < d->n_ids && known; i++)
             d->mask[d->ids[i] / 64] |= UINT64_C(1) << (d->ids[i] % 64);
         d->t.n_frames = d->base;

@@ -107,10 +107,26 @@ enum err vocab_trie(const struct grammar_vocab *v, const uint32_t *ids, uint32_t
         return FAIL(e, ERR_NOMEM, "out of memory for the trie of a vocabulary");
     t->n = trie_fill(v, ids, n, NULL, path);
     t->nodes = mem_array(t->n, sizeof *t->nodes);
-    if (t->nodes != NULL)
+    if (t->nodes != NULL) {
         (void)trie_fill(v, ids, n, t->nodes, path);
+        memset(t->first, 0, sizeof t->first);
+        for (uint32_t i = 1; i < t->n; i = t->nodes[i].end)
+            t->first[t->nodes[i].byte] = i;
+    }
     mem_free(path);
     return t->nodes != NULL ? OK : FAIL(e, ERR_NOMEM, "out of memory for the trie of a vocabulary");
+}
+
+static enum err index_second(struct trie *t, struct error *e)
+{
+    t->second = mem_array(256, sizeof *t->second);
+    if (t->second == NULL)
+        return FAIL(e, ERR_NOMEM, "out of memory for the trie of a vocabulary");
+    for (uint32_t byte = 0; byte < 256; byte++)
+        for (uint32_t i = t->first[byte] + 1; t->first[byte] != 0 && i < t->nodes[t->first[byte]].end;
+             i = t->nodes[i].end)
+            t->second[byte][t->nodes[i].byte] = i;
+    return OK;
 }
 
 static enum err vocab_make(struct grammar_vocab *v, const struct vocab_view *view, struct error *e)
@@ -129,6 +145,7 @@ static enum err vocab_make(struct grammar_vocab *v, const struct vocab_view *vie
         if (str_eq(vocab_token(v, v->sorted[i - 1]), vocab_token(v, v->sorted[i])))
             v->same_as[v->sorted[i - 1]] = v->sorted[i];
     TRY(vocab_trie(v, v->sorted, v->n_sorted, &v->trie, e));
+    TRY(index_second(&v->trie, e));
     TRY(class_cache_new(&v->classes, e));
     /* What strings are made of, and free text in which a tag may begin: nearly every grammar will ask for one. */
     (void)vocab_class(v, json, COUNT_OF(json));
@@ -158,6 +175,7 @@ void grammar_vocab_free(struct grammar_vocab *v)
         return;
     class_cache_free(v->classes);
     mem_free(v->trie.nodes);
+    mem_free(v->trie.second);
     mem_free(v->sorted);
     mem_free(v->same_as);
     mem_free(v->at);
@@ -170,12 +188,9 @@ bool vocab_has_control(const struct grammar_vocab *v, struct str name)
     uint32_t at = 0;
     for (size_t i = 0; i <= name.n; i++) { /* down the trie: the control byte, then the name */
         const uint8_t byte = i == 0 ? GRAMMAR_CONTROL : (uint8_t)name.p[i - 1];
-        uint32_t child = at + 1;
-        while (child < v->trie.nodes[at].end && v->trie.nodes[child].byte != byte)
-            child = v->trie.nodes[child].end;
-        if (child >= v->trie.nodes[at].end)
+        at = trie_child(&v->trie, at, byte);
+        if (at == 0)
             return false;
-        at = child;
     }
     return name.n > 0 && v->trie.nodes[at].token != NONE32;
 }

@@ -342,12 +342,9 @@ bool grammar_jump(const struct grammar_walk *w, uint32_t *id)
     memcpy(now, w->readings, n * sizeof *now);
     stepper_init(&t, a, frames, w->n_frames, GRAMMAR_SCRATCH_FRAMES);
     for (t.complete = false; !t.complete && forced_byte(a, now, n, &byte);) {
-        uint32_t child = node + 1;
-        while (child < trie->nodes[node].end && trie->nodes[child].byte != byte)
-            child = trie->nodes[child].end;
-        if (child >= trie->nodes[node].end)
+        node = trie_child(trie, node, byte);
+        if (node == 0)
             break;
-        node = child;
         if (trie->nodes[node].token != NONE32)
             found = trie->nodes[node].token;
         if (t.n_frames + GRAMMAR_MET_MAX >= t.cap_frames)
