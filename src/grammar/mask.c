@@ -13,7 +13,9 @@
  *
  * Inside a string of bounded length nearly every number of rounds would be exact, since some token is always long
  * enough to meet the end. There, where rounds are characters of a class, one set serves them all: each token with the
- * number of rounds it needs, the least first. A token that needs so many is allowed wherever so many are left.
+ * number of rounds it needs, the least first. A token that needs so many is allowed wherever so many are left. Where a
+ * minimum has not been reached, and the maximum is out of every token's reach, it is the same with the rounds that must
+ * have been before a token.
  *
  * Threads: readers take no lock. A set is written once, then published in a table of atomic pointers; writers take a
  * mutex for the time of a copy. The memory for sets is one block, made with the grammar and touched as it fills; when
@@ -28,7 +30,8 @@
 #define ROUNDS_MAX 4096  /* tokens of a set by rounds */
 
 static const uint32_t SPANS[] = {4, 16, 64, 0}; /* rounds that tokens may add; 0: the exact rounds are in the key */
-#define BY_ROUNDS COUNT_OF(SPANS)               /* in a key, in their place */
+
+enum by_rounds { BY_NONE, BY_LEFT, BY_DONE }; /* a set for every number of rounds: by those left, by those done */
 
 struct key {
     uint64_t lo, hi;
@@ -38,7 +41,7 @@ struct token_set {
     struct key key;
     bool more; /* look at one more frame; nothing else is here */
     bool dense;
-    bool by_rounds;     /* behind the ids stands how many rounds each needs, and they are in that order */
+    uint8_t by;         /* enum by_rounds: behind the ids stands how many each needs, and they are in that order */
     uint8_t class_n;    /* number + 1 of a class whose tokens are in it too, less `n_less` of them; or 0 */
     uint16_t deeper;    /* frames it needs above its own */
     uint32_t n, n_less; /* ids; with dense: counted up to 2 */
@@ -125,6 +128,11 @@ static struct key key_loop(struct key k, const struct stack_frame *f)
 static struct key key_state(uint32_t state, uint32_t span_number)
 {
     return key_with((struct key){0x51ED270B, 0x2545F491}, (uint64_t)span_number << 32 | state);
+}
+
+static struct key key_rounds(uint32_t state, enum by_rounds by)
+{
+    return key_state(state, (uint32_t)(COUNT_OF(SPANS) + by));
 }
 
 static const struct token_set *cache_get(const struct mask_cache *c, struct key k)
@@ -525,9 +533,9 @@ static void set_publish(struct grammar *g, const struct descent *d, struct token
     struct mask_cache *c = g->masks;
     const uint32_t lowest = MIN(d->t.lowest, d->base), looked = d->base - lowest;
     uint32_t span = 0;
-    while (SPANS[span] != 0 && SPANS[span] < MAX(d->t.on_top, d->t.below) && !set->by_rounds)
+    while (SPANS[span] != 0 && SPANS[span] < MAX(d->t.on_top, d->t.below) && set->by == BY_NONE)
         span++;
-    struct key k = key_state(state, set->by_rounds ? BY_ROUNDS : span);
+    struct key k = set->by != BY_NONE ? key_rounds(state, (enum by_rounds)set->by) : key_state(state, span);
     (void)pthread_mutex_lock(&c->lock);
     for (uint32_t i = 0; i <= looked && (c->n + looked + 1) * 2 < c->size; i++) {
         struct token_set *s = i == looked ? set : block_take(c, sizeof *s);
@@ -537,7 +545,7 @@ static void set_publish(struct grammar *g, const struct descent *d, struct token
             *s = (struct token_set){.more = true};
         s->key = k;
         cache_put(c, s);
-        if (i == 0 && set->by_rounds)
+        if (i == 0 && set->by != BY_NONE)
             k = key_loop(k, &d->frames[d->base - 1]);
         else if (i < looked)
             k = key_next(k, &g->a, d->frames, d->base - 1 - i, SPANS[span]);
@@ -579,19 +587,23 @@ static void set_keep(struct grammar *g, struct descent *d, const struct token_cl
 
 /* ---- sets by rounds ---- */
 
-/* Is the loop on top past its minimum, so that only the maximum decides about rounds? */
-static bool is_by_rounds(const struct grammar *g, const struct stack_frame *frames, struct reading r)
+/* Is the loop on top past its minimum, so that only the maximum decides about rounds? Or before it, and the maximum too
+ * far away for any token? */
+static enum by_rounds by_rounds(const struct grammar *g, const struct stack_frame *frames, struct reading r)
 {
     if ((g->class_of[r.state] & CLASS_COUNTED) == 0)
-        return false;
+        return BY_NONE;
     const struct stack_frame *f = &frames[r.frame];
     const struct auto_loop *l = &g->a.loops[f->loop];
-    return l->max != EXPR_UNBOUNDED && f->rounds + 1 >= l->min;
+    if (f->rounds + 1 >= l->min)
+        return l->max != EXPR_UNBOUNDED ? BY_LEFT : BY_NONE;
+    return l->max == EXPR_UNBOUNDED || l->max - l->min > g->vocab->longest ? BY_DONE : BY_NONE;
 }
 
-static const struct token_set *rounds_find(const struct grammar *g, const struct stack_frame *frames, struct reading r)
+static const struct token_set *rounds_find(
+    const struct grammar *g, const struct stack_frame *frames, struct reading r, enum by_rounds by)
 {
-    struct key k = key_state(r.state, BY_ROUNDS);
+    struct key k = key_rounds(r.state, by);
     for (uint32_t at = r.frame;; at = frames[at].below) {
         const struct token_set *s = cache_get(g->masks, k);
         if (s == NULL || !s->more)
@@ -600,18 +612,40 @@ static const struct token_set *rounds_find(const struct grammar *g, const struct
     }
 }
 
-/* Is the token allowed when so many rounds are left? */
-static bool is_allowed(struct descent *d, uint32_t id, uint32_t left)
+/* Is the token allowed behind so many rounds? */
+static bool is_allowed_behind(struct descent *d, uint32_t id, uint32_t rounds)
 {
     const struct str t = vocab_token(d->v, id);
-    struct stack_frame *top = &d->frames[d->base - 1];
-    top->rounds = d->t.a->loops[top->loop].max - left;
+    d->frames[d->base - 1].rounds = rounds;
     bool alive = t.n <= GRAMMAR_TOKEN_DEPTH_MAX;
     for (size_t i = 0; i < t.n && alive; i++) {
         alive = level_step(d, &d->levels[i], &d->levels[i + 1], (uint8_t)t.p[i]) &&
                 (i + 1 == t.n || d->levels[i + 1].n > 0);
     }
     return alive;
+}
+
+/* Is it when so many are left? */
+static bool is_allowed(struct descent *d, uint32_t id, uint32_t left)
+{
+    return is_allowed_behind(d, id, d->t.a->loops[d->frames[d->base - 1].loop].max - left);
+}
+
+/* How many rounds must have been before a token that is allowed behind `most`, and one more, so that it is not 0. With
+ * more rounds never less is allowed, since the maximum is far away. */
+static uint32_t rounds_before(struct descent *d, uint32_t id, uint32_t most)
+{
+    uint32_t lo = 0, hi = most;
+    if (is_allowed_behind(d, id, 0))
+        return 1;
+    while (lo + 1 < hi) { /* not behind lo, but behind hi */
+        const uint32_t mid = lo + (hi - lo) / 2;
+        if (is_allowed_behind(d, id, mid))
+            hi = mid;
+        else
+            lo = mid;
+    }
+    return hi + 1;
 }
 
 /* How many rounds a token needs that is allowed with `most`; 0: that is not what a count says. The rounds that it ends
@@ -644,8 +678,8 @@ static void rounds_sort(const struct descent *d, const uint32_t *needs, struct t
 }
 
 /* Make and keep the set for every number of rounds; NULL: there is none, or no room. */
-static const struct token_set *rounds_make(
-    struct grammar *g, const struct stack_frame *frames, struct reading r, const struct token_class *c, uint64_t *nodes)
+static const struct token_set *rounds_make(struct grammar *g, const struct stack_frame *frames, struct reading r,
+    enum by_rounds by, const struct token_class *c, uint64_t *nodes)
 {
     struct descent d;
     uint32_t needs[ROUNDS_MAX];
@@ -658,24 +692,26 @@ static const struct token_set *rounds_make(
     *nodes += d.nodes;
     if (d.n_ids > ROUNDS_MAX || d.t.closed || d.t.lowest > d.base - 1 || d.t.below > SPANS[0])
         return NULL;
-    for (uint32_t i = 0; i < d.n_ids; i++)
-        if ((needs[i] = rounds_needed(&d, d.ids[i], most)) == 0)
+    for (uint32_t i = 0; i < d.n_ids; i++) {
+        needs[i] = by == BY_LEFT ? rounds_needed(&d, d.ids[i], most) : rounds_before(&d, d.ids[i], l->min - 1);
+        if (needs[i] == 0)
             return NULL;
+    }
     *nodes += d.n_ids * 8;
     struct token_set *s = set_take(g->masks, 2 * d.n_ids * sizeof(uint32_t));
     if (s == NULL)
         return NULL;
-    *s = (struct token_set){.by_rounds = true, .deeper = (uint16_t)(d.t.deepest - (d.base - 1)), .n = d.n_ids};
+    *s = (struct token_set){.by = (uint8_t)by, .deeper = (uint16_t)(d.t.deepest - (d.base - 1)), .n = d.n_ids};
     rounds_sort(&d, needs, s);
     set_publish(g, &d, s, r.state);
     return s;
 }
 
-static void sink_rounds(struct sink *s, const struct token_set *set, uint64_t left)
+static void sink_rounds(struct sink *s, const struct token_set *set, uint64_t rounds)
 {
     const uint32_t *needs = set->ids + set->n;
     sink_zero(s);
-    for (uint32_t i = 0; i < set->n && needs[i] <= left; i++)
+    for (uint32_t i = 0; i < set->n && needs[i] <= rounds; i++)
         s->mask[set->ids[i] / 64] |= UINT64_C(1) << (set->ids[i] % 64);
 }
 
@@ -686,11 +722,12 @@ static uint64_t sink_reading(struct sink *s, struct grammar *g, const struct sta
     if (c != NULL)
         sink_class(s, c, left);
     uint64_t nodes = 0;
-    if (is_by_rounds(g, frames, r)) {
-        const struct token_set *set = rounds_find(g, frames, r);
-        set = set != NULL ? set : rounds_make(g, frames, r, c, &nodes);
+    const enum by_rounds by = by_rounds(g, frames, r);
+    if (by != BY_NONE) {
+        const struct token_set *set = rounds_find(g, frames, r, by);
+        set = set != NULL ? set : rounds_make(g, frames, r, by, c, &nodes);
         if (set != NULL) {
-            sink_rounds(s, set, left);
+            sink_rounds(s, set, by == BY_LEFT ? left : frames[r.frame].rounds + UINT64_C(1));
             return nodes;
         }
     }

@@ -28,6 +28,10 @@ static const struct {
     {GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":40},"
                           "\"minItems\":1,\"maxItems\":30}"},
     {GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":5},\"maxItems\":6}"},
+    {GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":7}}"},
+    {GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"minLength\":9,\"maxLength\":4000}"},
+    {GRAMMAR_REGEX, "([a-z \"]{6,},){1,3}x"},
+    {GRAMMAR_EBNF, "root ::= (name \" = \" (name | [0-9]+) \";\")+\nname ::= [a-z] [a-z0-9_]*\n"},
     {GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^[a-z0-9_-]{3,9}([a-z]|\\\\$)$\"}"},
     {GRAMMAR_REGEX, "[a-z ]{0,8}[a-c\"]+"},
     {GRAMMAR_REGEX, "([a-z \"]{1,6},){1,3}x"},
