@@ -1,5 +1,5 @@
 /* Grammars that want to cost much: every one is refused or compiled within its bounds, by counters and not by clocks;
- * memory comes back; every allocation may fail. And threads that ask for masks at once get the same ones. */
+ * memory comes back; every allocation may fail. */
 #include "base/buf.h"
 #include "base/fault.h"
 #include "base/limits.h"
@@ -7,7 +7,6 @@
 #include "grammar/build.h"
 #include "testing_vocab.h"
 
-#include <pthread.h>
 #include <string.h>
 
 /* head, `n` times mid with a number in place of %, tail */
@@ -187,56 +186,6 @@ static void walking_allocates_nothing(void **state)
     grammar_unref(g);
 }
 
-/* ---- threads ---- */
-
-struct asker {
-    pthread_t thread;
-    struct grammar *g;
-    uint64_t hash, seed;
-};
-
-static void *ask(void *arg)
-{
-    struct asker *a = arg;
-    struct grammar_walk *w = mem_alloc(grammar_walk_bytes());
-    uint64_t mask[(TEST_TOKENS + 63) / 64];
-    for (uint64_t text = 0; text < 6; text++) {
-        grammar_walk_init(w, a->g);
-        for (uint64_t i = 0; i < 40; i++) {
-            if (grammar_mask(w, NULL, 0, mask) == 0)
-                break;
-            uint32_t id = 0, at = (uint32_t)(test_random(text, i) % TEST_TOKENS);
-            for (uint32_t k = 0; k < TEST_TOKENS && id == 0; k++, at = (at + 1) % TEST_TOKENS)
-                id = (mask[at / 64] >> (at % 64) & 1) != 0 ? at : 0;
-            for (size_t k = 0; k < COUNT_OF(mask); k++)
-                a->hash = (a->hash ^ mask[k]) * UINT64_C(0x100000001B3);
-            if (grammar_accept(w, id, NULL) != OK)
-                a->hash = 0;
-        }
-    }
-    mem_free(w);
-    grammar_unref(a->g);
-    return NULL;
-}
-
-static void threads_share_a_grammar(void **state)
-{
-    (void)state;
-    struct grammar *g = test_compile(GRAMMAR_JSON_SCHEMA, SCHEMA);
-    struct asker askers[4];
-    for (size_t i = 0; i < COUNT_OF(askers); i++) {
-        askers[i] = (struct asker){.g = g, .hash = 1};
-        grammar_ref(g);
-        assert_int_equal(pthread_create(&askers[i].thread, NULL, ask, &askers[i]), 0);
-    }
-    grammar_unref(g); /* they hold it */
-    for (size_t i = 0; i < COUNT_OF(askers); i++)
-        assert_int_equal(pthread_join(askers[i].thread, NULL), 0);
-    for (size_t i = 1; i < COUNT_OF(askers); i++)
-        assert_int_equal(askers[i].hash, askers[0].hash);
-    assert_int_not_equal(askers[0].hash, 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -246,7 +195,6 @@ int main(void)
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_vocabulary_may_fail_to_be_made),
         cmocka_unit_test(walking_allocates_nothing),
-        cmocka_unit_test(threads_share_a_grammar),
     };
     return cmocka_run_group_tests(tests, test_vocab_open, test_vocab_close);
 }
