@@ -7,8 +7,8 @@
  * related states to related states. A counted loop whose rounds are single characters does the same, up to its count.
  *
  * Masks. The places of the automaton are visited as a text would reach them, breadth first and without going deep into
- * recursion, and where a class is read the mask is made. Other masks are made when they are first needed: they have few
- * tokens and take a few microseconds. */
+ * recursion, and where a class is read the mask is made, and at the start. Other masks are made when they are first
+ * needed: they have few tokens and take a few microseconds. */
 #include "base/hash.h"
 #include "grammar/walk.h"
 
@@ -299,6 +299,7 @@ static void visit_all(struct visit *v)
     const uint32_t n = stepper_start(&v->t, out);
     for (uint32_t i = 0; i < n; i++)
         visit_add(v, out[i]);
+    const uint32_t n_start = v->n;
     for (uint32_t at = 0; at < v->n && v->t.n_frames + GRAMMAR_MET_MAX <= v->t.cap_frames;) {
         const struct reading r = v->queue[at++];
         const struct auto_state *s = &a->states[r.state];
@@ -308,9 +309,10 @@ static void visit_all(struct visit *v)
                 visit_add(v, out[m]);
         }
     }
-    for (uint32_t turn = 0; turn < 2; turn++) /* first where classes are read, then where much is allowed anyway */
+    /* First where every text starts and where classes are read, then where much is allowed anyway. */
+    for (uint32_t turn = 0; turn < 2; turn++)
         for (uint32_t i = 0; i < v->n && v->nodes < GRAMMAR_WARM_NODES_MAX; i++)
-            if (turn == 0 ? v->g->class_of[v->queue[i].state] != 0 : is_wide(a, v->queue[i].state))
+            if (turn == 0 ? i < n_start || v->g->class_of[v->queue[i].state] != 0 : is_wide(a, v->queue[i].state))
                 v->nodes += mask_warm(v->g, v->frames, v->queue[i], v->mask);
 }
 
