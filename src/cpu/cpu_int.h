@@ -113,8 +113,10 @@ struct attend_tile {
     uint32_t first_row, n_rows; /* batch rows */
     uint32_t kv_head;
     uint32_t first_head, n_heads; /* query heads; n_rows * n_heads <= ATTN_ROWS_MAX */
-    float *partial;               /* not NULL: compute only this part, and leave it there unjoined */
-    uint32_t part;                /* when joining: the first of them */
+    /* partial not NULL: compute only these parts of the context, and leave each there, [part][pair]; when they begin
+     * it, joined, as one. When joining: what was joined, then these. */
+    float *partial;
+    uint32_t part, n_parts;
 };
 
 /* What a variant provides. Every kernel computes rows as cpu.h defines them or as the variant's file says. */
@@ -131,7 +133,7 @@ struct kernels {
     void (*attend)(struct worker *w, const struct attend_tile *t);
     /* What follows may be NULL or 0: the plain code is used then. */
     size_t room_bytes; /* weights are packed (pack.h) and a worker has the room that the kernels ask for */
-    void (*attend_join)(struct worker *w, const struct attend_tile *t, uint32_t n_parts); /* partial: [part][pair] */
+    void (*attend_join)(struct worker *w, const struct attend_tile *t, size_t step); /* floats from part to part */
     void (*rope)(enum rope_style style, uint32_t dims, const float *table, float *x);
     bool (*to_kv)(enum dtype dtype, const float *x, uint32_t n, unsigned char *to); /* false: not this dtype */
     uint64_t (*peak)(bool integers, uint64_t rounds);                               /* cpu_peak in cpu.h */

@@ -1,7 +1,8 @@
 /* Paged attention on x86: the body, compiled into each variant. A tile of 64 absolute positions is brought in as f32
  * once for all rows and query heads of a call, keys with positions side by side (float caches hold them so, see
- * keys_lie_turned); then scores and outputs are two small matrix products whose rows are the (row, head) pairs. For few
- * pairs and F16 nothing is laid out: the products read the cache (x86_attend_few.h), with the same bits.
+ * keys_lie_turned); then scores and outputs are two small matrix products whose rows are the (row, head) pairs. Of F16
+ * the first pairs are multiplied as they are brought in, and few pairs need nothing laid out: x86_attend_few.h, with
+ * the same bits. Keys and then values are laid out in the same room, so that it stays in the first cache.
  *
  * The arithmetic, for each pair on its own (law 1), where fma rounds once:
  * - Score of position p: from zero, fma(q[d], k[p][d]) ascending in d; times scale; soft cap.
@@ -126,86 +127,101 @@ static const unsigned char *kv_row(const struct attend_tile *t, uint32_t p)
            ((uint64_t)t->kv_head * kv->block_tokens + p % kv->block_tokens) * t->args->layer->row_bytes;
 }
 
-/* The next tile in the cache, asked for a few lines at a time while this one is folded: a core has a dozen misses in
- * flight, and asking for all of it at once would stop it until they are back. */
-struct asks {
-    const unsigned char *run[2 * TILE_GROUPS]; /* keys and values of each 16 positions, which lie together */
-    uint32_t run_lines, at, n, each;           /* lines of a run; asked for so far; in all; at a time */
-};
-
-INLINE void ask(struct asks *s)
-{
-    for (const uint32_t end = MIN(s->at + s->each, s->n); s->at < end; s->at++)
-        _mm_prefetch((const char *)s->run[s->at / s->run_lines] + (size_t)(s->at % s->run_lines) * 64, _MM_HINT_T1);
-}
-
 /* Positions lo .. lo+63 as far as they are before end. */
 static struct asks asks_of(const struct attend_tile *t, uint32_t lo, uint32_t end)
 {
     const struct kv_layer *l = t->args->layer;
     const uint32_t passes = 2 * ((t->n_rows * t->n_heads + SMALL_ROWS - 1) / SMALL_ROWS);
-    struct asks s = {.run_lines = (uint32_t)(l->row_bytes * VF + 63) / 64};
-    uint32_t runs = 0;
+    struct asks s = {.run_lines = (uint32_t)(l->row_bytes * VF + 63) / 64, .next = 1};
     for (uint32_t p = lo; p < MIN(lo + ATTN_TILE, end); p += VF) {
         const unsigned char *rows = kv_row(t, p);
-        s.run[runs++] = rows + l->k_at;
-        s.run[runs++] = rows + l->v_at;
+        s.run[s.runs++] = rows + l->k_at;
+        s.run[s.runs++] = rows + l->v_at;
     }
-    s.n = runs * s.run_lines;
-    s.each = (s.n + passes - 1) / passes;
+    s.at = s.run[0];
+    s.left = s.runs > 0 ? s.run_lines : 0;
+    s.each = 1 + s.runs * s.run_lines / (passes * (ATTN_TILE / ASK_STEPS));
     return s;
 }
 
-/* Sixteen positions at a time: blocks hold multiples of that, so they lie behind each other. Those outside from .. to
- * are brought in too, whatever they hold, and never used. */
-INLINE void load_tile(enum dtype dtype, bool whole, struct worker *w, const struct attend_tile *t, uint32_t lo,
-    uint32_t from, uint32_t to)
+/* Keys or values, one behind the other in the same room: a tile of both, with what is multiplied with it, would not fit
+ * into the first cache. Sixteen positions at a time: blocks hold multiples of that, so they lie behind each other.
+ * Those outside from .. to are brought in too, whatever they hold, and never used. */
+INLINE void load_tile(enum dtype dtype, bool whole, bool is_v, struct worker *w, const struct attend_tile *t,
+    uint32_t lo, uint32_t from, uint32_t to)
 {
     const uint32_t n = t->args->head_dim, wide = (n + VF - 1) / VF * VF;
-    const uint64_t k_at = t->args->layer->k_at, v_at = t->args->layer->v_at, row_bytes = t->args->layer->row_bytes;
-    float *keys = w->k, *values = w->v;
+    const struct kv_layer *l = t->args->layer;
+    float *out = w->k;
     for (uint32_t p0 = from / VF * VF; p0 < to; p0 += VF) {
-        const unsigned char *rows = kv_row(t, p0);
-        if (keys_lie_turned(dtype))
+        const unsigned char *rows = kv_row(t, p0) + (is_v ? l->v_at : l->k_at);
+        if (is_v)
+            for (uint32_t i = 0; i < VF; i++)
+                for (uint32_t d = 0; d < n; d += VF)
+                    vf_store(
+                        out + (size_t)(p0 + i - lo) * wide + d, load_kv(dtype, whole, rows + i * l->row_bytes, d, n));
+        else if (keys_lie_turned(dtype))
             for (uint32_t d = 0; d < n; d++)
-                vf_store(keys + (size_t)d * ATTN_TILE + (p0 - lo), load_kv(dtype, true, rows + k_at, d * VF, 0));
+                vf_store(out + (size_t)d * ATTN_TILE + (p0 - lo), load_kv(dtype, true, rows, d * VF, 0));
         else
             for (uint32_t d = 0; d < n; d += VF) {
                 struct vf x[VF];
                 EACH (i, VF)
-                    x[i] = load_kv(dtype, whole, rows + k_at + (uint64_t)i * row_bytes, d, n);
-                turn_16(x, keys + (size_t)d * ATTN_TILE + (p0 - lo));
+                    x[i] = load_kv(dtype, whole, rows + (uint64_t)i * l->row_bytes, d, n);
+                turn_16(x, out + (size_t)d * ATTN_TILE + (p0 - lo));
             }
-        for (uint32_t i = 0; i < VF; i++)
-            for (uint32_t d = 0; d < n; d += VF)
-                vf_store(values + (size_t)(p0 + i - lo) * wide + d,
-                    load_kv(dtype, whole, rows + v_at + i * row_bytes, d, n));
     }
 }
 
-static void load_any(struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from, uint32_t to)
+INLINE void load_any(bool is_v, struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from, uint32_t to)
 {
     const bool whole = t->args->head_dim % VF == 0;
     switch (t->args->layer->dtype) {
-    case DTYPE_F32: load_tile(DTYPE_F32, false, w, t, lo, from, to); break;
+    case DTYPE_F32: load_tile(DTYPE_F32, false, is_v, w, t, lo, from, to); break;
     case DTYPE_F16:
         if (whole)
-            load_tile(DTYPE_F16, true, w, t, lo, from, to);
+            load_tile(DTYPE_F16, true, is_v, w, t, lo, from, to);
         else
-            load_tile(DTYPE_F16, false, w, t, lo, from, to);
+            load_tile(DTYPE_F16, false, is_v, w, t, lo, from, to);
         break;
-    case DTYPE_BF16: load_tile(DTYPE_BF16, false, w, t, lo, from, to); break;
-    case DTYPE_Q8_0: load_tile(DTYPE_Q8_0, true, w, t, lo, from, to); break;
-    default: load_tile(DTYPE_Q4_0, true, w, t, lo, from, to); break;
+    case DTYPE_BF16: load_tile(DTYPE_BF16, false, is_v, w, t, lo, from, to); break;
+    case DTYPE_Q8_0: load_tile(DTYPE_Q8_0, true, is_v, w, t, lo, from, to); break;
+    default: load_tile(DTYPE_Q4_0, true, is_v, w, t, lo, from, to); break;
     }
+}
+
+static void load_keys(struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from, uint32_t to)
+{
+    load_any(false, w, t, lo, from, to);
+}
+
+static void load_values(struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t from, uint32_t to)
+{
+    load_any(true, w, t, lo, from, to);
 }
 
 /* ---- small products ------------------------------------------------------------------------------------------------
  */
 
+/* acc[r][v] += a[r][k] * b[16 v ..], for one k. */
+INLINE void small_step(
+    int rows, int vecs, const float *const *a, size_t k, const float *b, struct vf acc[SMALL_ROWS][SMALL_VECS])
+{
+    struct vf x[SMALL_VECS];
+    EACH (v, vecs) {
+        x[v] = vf_load(b + v * VF);
+        vf_keep(&x[v]);
+    }
+    EACH (r, rows) {
+        const struct vf y = vf_set(a[r][k]);
+        EACH (v, vecs)
+            acc[r][v] = vf_fma(y, x[v], acc[r][v]);
+    }
+}
+
 /* c[r][0 .. 16 vecs) = c * shrink[r] (or 0) + sum over k in from .. to-1 ascending of a[r][k] * b[k]. */
 INLINE void small_tile(int rows, int vecs, const float *const *a, const float *b, size_t b_step, uint32_t from,
-    uint32_t to, const float *shrink, float *c, size_t c_step)
+    uint32_t to, const float *shrink, float *c, size_t c_step, struct asks *asks)
 {
     struct vf acc[SMALL_ROWS][SMALL_VECS];
     EACH (r, rows)
@@ -213,16 +229,9 @@ INLINE void small_tile(int rows, int vecs, const float *const *a, const float *b
             acc[r][v] =
                 shrink != NULL ? vf_mul(vf_load(c + (size_t)r * c_step + v * VF), vf_set(shrink[r])) : vf_set(0.0f);
     for (uint32_t k = from; k < to; k++) {
-        struct vf x[SMALL_VECS];
-        EACH (v, vecs) {
-            x[v] = vf_load(b + k * b_step + v * VF);
-            vf_keep(&x[v]);
-        }
-        EACH (r, rows) {
-            const struct vf y = vf_set(a[r][k]);
-            EACH (v, vecs)
-                acc[r][v] = vf_fma(y, x[v], acc[r][v]);
-        }
+        if (k % ASK_STEPS == 0)
+            ask(asks);
+        small_step(rows, vecs, a, k, b + k * b_step, acc);
     }
     EACH (r, rows)
         EACH (v, vecs)
@@ -230,15 +239,15 @@ INLINE void small_tile(int rows, int vecs, const float *const *a, const float *b
 }
 
 INLINE void small_rows(int vecs, uint32_t rows, const float *const *a, const float *b, size_t b_step, uint32_t from,
-    uint32_t to, const float *shrink, float *c, size_t c_step)
+    uint32_t to, const float *shrink, float *c, size_t c_step, struct asks *asks)
 {
     switch (rows) {
-    case 1: small_tile(1, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
-    case 2: small_tile(2, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
-    case 3: small_tile(3, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
-    case 4: small_tile(4, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
-    case 5: small_tile(5, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
-    default: small_tile(6, vecs, a, b, b_step, from, to, shrink, c, c_step); break;
+    case 1: small_tile(1, vecs, a, b, b_step, from, to, shrink, c, c_step, asks); break;
+    case 2: small_tile(2, vecs, a, b, b_step, from, to, shrink, c, c_step, asks); break;
+    case 3: small_tile(3, vecs, a, b, b_step, from, to, shrink, c, c_step, asks); break;
+    case 4: small_tile(4, vecs, a, b, b_step, from, to, shrink, c, c_step, asks); break;
+    case 5: small_tile(5, vecs, a, b, b_step, from, to, shrink, c, c_step, asks); break;
+    default: small_tile(6, vecs, a, b, b_step, from, to, shrink, c, c_step, asks); break;
     }
 }
 
@@ -247,15 +256,14 @@ static void small_product(uint32_t rows, uint32_t n, const float *const *a, cons
     uint32_t from, uint32_t to, const float *shrink, float *c, size_t c_step, struct asks *asks)
 {
     for (uint32_t r = 0; r < rows; r += SMALL_ROWS) {
-        ask(asks);
         const uint32_t some = MIN(rows - r, (uint32_t)SMALL_ROWS);
         const float *by = shrink != NULL ? shrink + r : NULL;
         float *to_c = c + r * c_step;
         uint32_t at = 0;
         for (; at + SMALL_VECS * VF <= n; at += SMALL_VECS * VF)
-            small_rows(SMALL_VECS, some, a + r, b + at, b_step, from, to, by, to_c + at, c_step);
+            small_rows(SMALL_VECS, some, a + r, b + at, b_step, from, to, by, to_c + at, c_step, asks);
         for (; at < n; at += VF)
-            small_rows(1, some, a + r, b + at, b_step, from, to, by, to_c + at, c_step);
+            small_rows(1, some, a + r, b + at, b_step, from, to, by, to_c + at, c_step, asks);
     }
 }
 
@@ -301,53 +309,79 @@ static void weigh(struct worker *w, const struct attend_args *a, uint32_t first,
     }
 }
 
-/* Pairs first .. first+n-1, which all see positions from .. to-1 of the tile at lo. here: the tile in the cache, when
- * it was not laid out; else the next tile is asked for meanwhile. */
-static void fold(struct worker *w, const struct attend_args *a, const struct tile_here *here, struct asks *asks,
-    uint32_t first, uint32_t n, uint32_t lo, uint32_t from, uint32_t to)
+/* A tile being folded. here: where it lies in the cache, when it is not laid out; else the next tile is asked for
+ * meanwhile. */
+struct folding {
+    const struct attend_tile *t;
+    const struct tile_here *here;
+    struct asks asks;
+    bool is_kept;          /* it is laid out by the first pairs */
+    uint32_t lo, from, to; /* where the tile begins; the positions that any row may see */
+};
+
+/* Scores, and weights of them, of pairs first .. first+n-1, which all see positions from .. to-1. */
+static void fold_keys(struct worker *w, struct folding *f, uint32_t first, uint32_t n, uint32_t from, uint32_t to)
 {
-    const uint32_t d = a->head_dim, wide = (d + VF - 1) / VF * VF;
-    const uint32_t cols = (to - lo + VF - 1) / VF * VF;
-    float *score = w->score + (size_t)first * ATTN_TILE, *out = w->out + (size_t)first * wide;
-    const float *weights[ATTN_ROWS_MAX];
-    if (here != NULL)
-        few_scores(here, n, w->query + first, d, cols / VF, score);
+    const uint32_t d = f->t->args->head_dim, cols = (to - f->lo + VF - 1) / VF * VF;
+    float *score = w->score + (size_t)first * ATTN_TILE;
+    const float *const *query = w->query + first;
+    const uint32_t kept = f->is_kept ? SMALL_ROWS : 0;
+    if (f->is_kept)
+        keep_scores(f->here, query, d, cols / VF, score, w->k, &f->asks);
+    if (f->here != NULL && !f->is_kept)
+        few_scores(f->here, n, query, d, cols / VF, score);
     else
-        small_product(n, cols, w->query + first, w->k, ATTN_TILE, 0, d, NULL, score, ATTN_TILE, asks);
-    weigh(w, a, first, n, from - lo, to - lo);
-    for (uint32_t i = 0; i < n; i++)
-        weights[i] = score + (size_t)i * ATTN_TILE;
-    if (here != NULL)
-        few_values(here, n, d, from - lo, to - lo, score, w->shrink + first, out);
-    else
-        small_product(n, wide, weights, w->v, wide, from - lo, to - lo, w->shrink + first, out, wide, asks);
+        small_product(n - kept, cols, query + kept, w->k, ATTN_TILE, 0, d, NULL, score + (size_t)kept * ATTN_TILE,
+            ATTN_TILE, &f->asks);
+    weigh(w, f->t->args, first, n, from - f->lo, to - f->lo);
 }
 
-static void fold_tile(struct worker *w, const struct attend_tile *t, const struct tile_here *here, struct asks *asks,
-    uint32_t lo, uint32_t from_all, uint32_t to_all)
+static void fold_values(struct worker *w, struct folding *f, uint32_t first, uint32_t n, uint32_t from, uint32_t to)
 {
-    const struct attend_args *a = t->args;
-    const uint32_t *pos = t->batch->pos + t->first_row;
+    const uint32_t d = f->t->args->head_dim, wide = (d + VF - 1) / VF * VF;
+    float *score = w->score + (size_t)first * ATTN_TILE, *out = w->out + (size_t)first * wide;
+    const float *weights[ATTN_ROWS_MAX];
+    for (uint32_t i = 0; i < n; i++)
+        weights[i] = score + (size_t)i * ATTN_TILE;
+    const float *shrink = w->shrink + first;
+    const uint32_t kept = f->is_kept ? SMALL_ROWS : 0;
+    if (f->is_kept)
+        keep_values(f->here, d, from - f->lo, to - f->lo, score, shrink, out, w->k, &f->asks);
+    if (f->here != NULL && !f->is_kept)
+        few_values(f->here, n, d, from - f->lo, to - f->lo, score, shrink, out);
+    else
+        small_product(n - kept, wide, weights + kept, w->k, wide, from - f->lo, to - f->lo, shrink + kept,
+            out + (size_t)kept * wide, wide, &f->asks);
+}
+
+typedef void fold_fn(struct worker *w, struct folding *f, uint32_t first, uint32_t n, uint32_t from, uint32_t to);
+
+/* Neighbours that see the same positions go together. */
+INLINE void fold_rows(struct worker *w, struct folding *f, fold_fn *fold)
+{
+    const struct attend_tile *t = f->t;
+    const uint32_t *pos = t->batch->pos + t->first_row, window = t->args->window;
     for (uint32_t r = 0; r < t->n_rows;) {
         uint32_t from = 0, to = 0, n = 0;
-        for (; r + n < t->n_rows; n++) { /* neighbours that see the same positions go together */
-            const uint32_t p = pos[r + n], seen = a->window > 0 && p + 1 > a->window ? p + 1 - a->window : 0;
-            const uint32_t f = MAX(from_all, seen), e = MIN(to_all, p + 1);
-            if (n > 0 && (f != from || e != to))
+        for (; r + n < t->n_rows; n++) {
+            const uint32_t p = pos[r + n], seen = window > 0 && p + 1 > window ? p + 1 - window : 0;
+            const uint32_t first = MAX(f->from, seen), end = MIN(f->to, p + 1);
+            if (n > 0 && (first != from || end != to))
                 break;
-            from = f;
-            to = e;
+            from = first;
+            to = end;
         }
         if (from < to)
-            fold(w, a, here, asks, r * t->n_heads, n * t->n_heads, lo, from, to);
+            fold(w, f, r * t->n_heads, n * t->n_heads, from, to);
         r += n;
     }
 }
 
-/* With few pairs a tile is not worth laying out. */
-static bool stays_here(const struct attend_tile *t)
+/* Do all rows see all of positions from .. to-1? */
+static bool sees_all(const struct attend_tile *t, uint32_t from, uint32_t to)
 {
-    return t->args->layer->dtype == DTYPE_F16 && t->args->head_dim % VF == 0 && t->n_rows * t->n_heads <= FEW_PAIRS;
+    const uint32_t *pos = t->batch->pos + t->first_row, last = pos[t->n_rows - 1] + 1, window = t->args->window;
+    return to <= pos[0] + 1 && (window == 0 || last <= from + window);
 }
 
 /* Where the groups of the tile at lo lie. Outside the positions start .. end-1 a table may say anything: there, the
@@ -373,18 +407,26 @@ static void attend_part(struct worker *w, const struct attend_tile *t, uint32_t 
     const uint32_t first = MAX(start, part * ATTN_PART), last = MIN(end, (part + 1) * ATTN_PART);
     const struct kv_layer *l = t->args->layer;
     struct tile_here here = {.k_at = l->k_at, .v_at = l->v_at, .row_bytes = l->row_bytes};
-    struct asks asks = {0};
-    const bool stays = stays_here(t);
-    for (uint32_t lo = first / ATTN_TILE * ATTN_TILE; lo < last; lo += ATTN_TILE) {
-        const uint32_t from = MAX(lo, first), to = MIN(lo + ATTN_TILE, last);
-        if (stays) {
-            find_tile(t, lo, start, end, here.rows);
-            find_tile(t, lo + ATTN_TILE, start, end, here.next);
-        } else {
-            load_any(w, t, lo, from, to);
-            asks = asks_of(t, lo + ATTN_TILE, end);
-        }
-        fold_tile(w, t, stays ? &here : NULL, &asks, lo, from, to);
+    const bool is_plain = l->dtype == DTYPE_F16 && t->args->head_dim % VF == 0,
+               stays = is_plain && n_pairs <= FEW_PAIRS;
+    struct folding f = {.t = t};
+    for (f.lo = first / ATTN_TILE * ATTN_TILE; f.lo < last; f.lo += ATTN_TILE) {
+        f.from = MAX(f.lo, first);
+        f.to = MIN(f.lo + ATTN_TILE, last);
+        f.is_kept = is_plain && !stays && sees_all(t, f.from, f.to);
+        f.here = stays || f.is_kept ? &here : NULL;
+        if (f.here != NULL)
+            find_tile(t, f.lo, start, end, here.rows);
+        if (stays)
+            find_tile(t, f.lo + ATTN_TILE, start, end, here.next);
+        else
+            f.asks = asks_of(t, f.lo + ATTN_TILE, end);
+        if (f.here == NULL)
+            load_keys(w, t, f.lo, f.from, f.to);
+        fold_rows(w, &f, fold_keys);
+        if (f.here == NULL)
+            load_values(w, t, f.lo, f.from, f.to);
+        fold_rows(w, &f, fold_values);
     }
 }
 
@@ -437,6 +479,30 @@ static void set_queries(struct worker *w, const struct attend_tile *t)
     }
 }
 
+static void join_parts(struct worker *w, const struct attend_tile *t, uint32_t part)
+{
+    const uint32_t wide = (t->args->head_dim + VF - 1) / VF * VF, n_pairs = t->n_rows * t->n_heads;
+    for (uint32_t i = 0; i < n_pairs; i++)
+        if (sees_part(t, t->first_row + i / t->n_heads, part))
+            join_part(w->total + i * (size_t)(2 * VF + wide), &w->max[i], w->sum + (size_t)i * VF,
+                w->out + (size_t)i * wide, wide);
+}
+
+/* Parts that do not begin a context, for somebody else to join. */
+static void leave_parts(struct worker *w, const struct attend_tile *t, uint32_t start, uint32_t end)
+{
+    const uint32_t wide = (t->args->head_dim + VF - 1) / VF * VF, n_pairs = t->n_rows * t->n_heads;
+    float *to = t->partial;
+    for (uint32_t part = t->part; part < t->part + t->n_parts; part++) {
+        attend_part(w, t, part, start, end);
+        for (uint32_t i = 0; i < n_pairs; i++, to += 2 * VF + wide) {
+            to[0] = w->max[i];
+            memcpy(to + VF, w->sum + (size_t)i * VF, sizeof(float) * VF);
+            memcpy(to + 2 * VF, w->out + (size_t)i * wide, sizeof(float) * wide);
+        }
+    }
+}
+
 static void attend_x86(struct worker *w, const struct attend_tile *t)
 {
     const uint32_t n = t->args->head_dim, wide = (n + VF - 1) / VF * VF, n_pairs = t->n_rows * t->n_heads;
@@ -445,41 +511,39 @@ static void attend_x86(struct worker *w, const struct attend_tile *t)
     uint32_t start, end;
     span_of(t, &start, &end);
     set_queries(w, t);
-    if (t->partial != NULL) { /* one part, for somebody else to join */
-        attend_part(w, t, t->part, start, end);
-        for (uint32_t i = 0; i < n_pairs; i++) {
-            float *to = t->partial + i * step;
-            to[0] = w->max[i];
-            memcpy(to + VF, w->sum + (size_t)i * VF, sizeof(float) * VF);
-            memcpy(to + 2 * VF, w->out + (size_t)i * wide, sizeof(float) * wide);
-        }
+    const uint32_t first = start / ATTN_PART;
+    uint32_t last = (end - 1) / ATTN_PART;
+    if (t->partial != NULL && t->part > first) {
+        leave_parts(w, t, start, end);
         return;
     }
+    if (t->partial != NULL)
+        last = t->part + t->n_parts - 1;
     memset(w->total, 0, sizeof(float) * n_pairs * step);
     for (uint32_t i = 0; i < n_pairs; i++)
         w->total[i * step] = LOWEST;
-    for (uint32_t part = start / ATTN_PART; part * ATTN_PART < end; part++) {
+    for (uint32_t part = first; part <= last; part++) {
         attend_part(w, t, part, start, end);
-        for (uint32_t i = 0; i < n_pairs; i++)
-            if (sees_part(t, t->first_row + i / t->n_heads, part))
-                join_part(w->total + i * step, &w->max[i], w->sum + (size_t)i * VF, w->out + (size_t)i * wide, wide);
+        join_parts(w, t, part);
     }
-    for (uint32_t i = 0; i < n_pairs; i++)
+    if (t->partial != NULL)
+        memcpy(t->partial, w->total, sizeof(float) * n_pairs * step);
+    for (uint32_t i = 0; t->partial == NULL && i < n_pairs; i++)
         finish_pair(w->total + i * step, n, out_of(t, i));
 }
 
-/* The parts of some rows, computed apart, joined in ascending order: partial is [part][pair], t->part the first. */
-static void attend_join_x86(struct worker *w, const struct attend_tile *t, uint32_t n_parts)
+/* What the first run of parts has joined, then its other parts, in ascending order. */
+static void attend_join_x86(struct worker *w, const struct attend_tile *t, size_t step)
 {
     const uint32_t n = t->args->head_dim, wide = (n + VF - 1) / VF * VF, n_pairs = t->n_rows * t->n_heads;
-    const size_t step = 2 * VF + wide;
+    const size_t pair = 2 * VF + wide;
     for (uint32_t i = 0; i < n_pairs; i++) {
         float *total = w->total;
-        memset(total, 0, sizeof(float) * step);
-        total[0] = LOWEST;
-        for (uint32_t part = 0; part < n_parts; part++) {
-            const float *p = t->partial + ((size_t)part * n_pairs + i) * step;
-            if (sees_part(t, t->first_row + i / t->n_heads, t->part + part))
+        const float *p = t->partial + i * pair;
+        memcpy(total, p, sizeof(float) * pair);
+        for (uint32_t part = t->part; part < t->part + t->n_parts; part++) {
+            p += step;
+            if (sees_part(t, t->first_row + i / t->n_heads, part))
                 join_part(total, p, p + VF, p + 2 * VF, wide);
         }
         finish_pair(total, n, out_of(t, i));

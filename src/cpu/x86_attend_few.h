@@ -31,22 +31,50 @@ struct tile_here {
     size_t row_bytes;
 };
 
-/* score[r][16 v ..] = the sum over d ascending of q[r][d] * key element d of group v. */
-INLINE void few_keys(
-    int rows, int vecs, const struct tile_here *t, uint32_t group, const float *const *q, uint32_t n, float *score)
+/* The next tile in the cache, asked for a line or a few at a time between the products' multiplications: a core has a
+ * dozen misses in flight, and what it loads from further than the first cache meanwhile stands in the same queue. */
+#define ASK_STEPS 4 /* of k, between two asks */
+
+struct asks {
+    const unsigned char *run[2 * TILE_GROUPS]; /* keys and values of each 16 positions, which lie together */
+    const unsigned char *at;                   /* the next line */
+    uint32_t left, runs, next;                 /* lines of its run; runs; the one behind */
+    uint32_t run_lines, each;                  /* lines at a time */
+};
+
+INLINE void ask(struct asks *s)
+{
+    for (uint32_t i = s->each; i > 0 && s->left > 0; i--) {
+        _mm_prefetch((const char *)s->at, _MM_HINT_T1);
+        s->at += 64;
+        if (--s->left == 0 && s->next < s->runs) {
+            s->at = s->run[s->next++];
+            s->left = s->run_lines;
+        }
+    }
+}
+
+/* score[r][16 v ..] = the sum over d ascending of q[r][d] * key element d of group v. keep: not NULL to lay the keys
+ * out there, [d][ATTN_TILE], for other pairs; then asks says what is asked for. */
+INLINE void few_keys(int rows, int vecs, const struct tile_here *t, uint32_t group, const float *const *q, uint32_t n,
+    float *score, float *keep, struct asks *asks)
 {
     struct vf acc[SMALL_ROWS][SMALL_VECS];
     EACH (r, rows)
         EACH (v, vecs)
             acc[r][v] = vf_set(0.0f);
-    for (uint32_t d = 0; d < n; d += 2)
+    for (uint32_t d = 0; d < n; d += 2) {
+        if (keep != NULL && d % ASK_STEPS == 0)
+            ask(asks);
         EACH (i, 2) {
             const size_t at = t->k_at + (d + (uint32_t)i) * F16_STEP;
             struct vf x[SMALL_VECS];
             EACH (v, vecs) {
                 x[v] = vf_of_f16(t->rows[group + (uint32_t)v] + at);
                 vf_keep(&x[v]);
-                if (i == 0)
+                if (keep != NULL)
+                    vf_store(keep + (d + (uint32_t)i) * ATTN_TILE + v * VF, x[v]);
+                else if (i == 0)
                     _mm_prefetch((const char *)t->next[group + (uint32_t)v] + at, _MM_HINT_T0);
             }
             EACH (r, rows) {
@@ -55,19 +83,20 @@ INLINE void few_keys(
                     acc[r][v] = vf_fma(y, x[v], acc[r][v]);
             }
         }
+    }
     EACH (r, rows)
         EACH (v, vecs)
             vf_store(score + (size_t)r * ATTN_TILE + v * VF, acc[r][v]);
 }
 
-INLINE void few_key_rows(
-    int rows, const struct tile_here *t, const float *const *q, uint32_t n, uint32_t groups, float *score)
+INLINE void few_key_rows(int rows, const struct tile_here *t, const float *const *q, uint32_t n, uint32_t groups,
+    float *score, float *keep, struct asks *asks)
 {
     uint32_t g = 0;
     for (; g + SMALL_VECS <= groups; g += SMALL_VECS)
-        few_keys(rows, SMALL_VECS, t, g, q, n, score + g * VF);
+        few_keys(rows, SMALL_VECS, t, g, q, n, score + g * VF, keep != NULL ? keep + g * VF : NULL, asks);
     for (; g < groups; g++)
-        few_keys(rows, 1, t, g, q, n, score + g * VF);
+        few_keys(rows, 1, t, g, q, n, score + g * VF, keep != NULL ? keep + g * VF : NULL, asks);
 }
 
 /* Pairs of one pass: as even as they go. */
@@ -82,19 +111,27 @@ static void few_scores(
     for (uint32_t r = 0, some; r < rows; r += some, q += some, score += (size_t)some * ATTN_TILE) {
         some = few_of(rows - r);
         switch (some) {
-        case 1: few_key_rows(1, t, q, n, groups, score); break;
-        case 2: few_key_rows(2, t, q, n, groups, score); break;
-        case 3: few_key_rows(3, t, q, n, groups, score); break;
-        case 4: few_key_rows(4, t, q, n, groups, score); break;
-        case 5: few_key_rows(5, t, q, n, groups, score); break;
-        default: few_key_rows(6, t, q, n, groups, score); break;
+        case 1: few_key_rows(1, t, q, n, groups, score, NULL, NULL); break;
+        case 2: few_key_rows(2, t, q, n, groups, score, NULL, NULL); break;
+        case 3: few_key_rows(3, t, q, n, groups, score, NULL, NULL); break;
+        case 4: few_key_rows(4, t, q, n, groups, score, NULL, NULL); break;
+        case 5: few_key_rows(5, t, q, n, groups, score, NULL, NULL); break;
+        default: few_key_rows(6, t, q, n, groups, score, NULL, NULL); break;
         }
     }
 }
 
-/* out[r][d0 ..] = out * shrink[r] + the sum over positions from .. to-1 ascending of weight[r][p] * value. */
+/* The first SMALL_ROWS pairs of many, the keys laid out on the way. */
+static void keep_scores(const struct tile_here *t, const float *const *q, uint32_t n, uint32_t groups, float *score,
+    float *keep, struct asks *asks)
+{
+    few_key_rows(SMALL_ROWS, t, q, n, groups, score, keep, asks);
+}
+
+/* out[r][d0 ..] = out * shrink[r] + the sum over positions from .. to-1 ascending of weight[r][p] * value. keep: as
+ * above, [p][wide]. */
 INLINE void few_columns(int rows, int vecs, const struct tile_here *t, uint32_t d0, uint32_t wide, uint32_t from,
-    uint32_t to, const float *weight, const float *shrink, float *out)
+    uint32_t to, const float *weight, const float *shrink, float *out, float *keep, struct asks *asks)
 {
     struct vf acc[SMALL_ROWS][SMALL_VECS];
     EACH (r, rows)
@@ -102,11 +139,15 @@ INLINE void few_columns(int rows, int vecs, const struct tile_here *t, uint32_t 
             acc[r][v] = vf_mul(vf_load(out + (size_t)r * wide + d0 + v * VF), vf_set(shrink[r]));
     for (uint32_t p = from; p < to; p++) {
         const size_t at = t->v_at + p % VF * t->row_bytes + 2 * (size_t)d0;
+        if (keep != NULL && p % ASK_STEPS == 0)
+            ask(asks);
         struct vf x[SMALL_VECS];
         EACH (v, vecs) {
             x[v] = vf_of_f16(t->rows[p / VF] + at + (size_t)v * F16_STEP);
             vf_keep(&x[v]);
-            if (v % 2 == 0)
+            if (keep != NULL)
+                vf_store(keep + (size_t)p * wide + d0 + v * VF, x[v]);
+            else if (v % 2 == 0)
                 _mm_prefetch((const char *)t->next[p / VF] + at + (size_t)v * F16_STEP, _MM_HINT_T0);
         }
         EACH (r, rows) {
@@ -121,13 +162,13 @@ INLINE void few_columns(int rows, int vecs, const struct tile_here *t, uint32_t 
 }
 
 INLINE void few_value_rows(int rows, const struct tile_here *t, uint32_t wide, uint32_t from, uint32_t to,
-    const float *weight, const float *shrink, float *out)
+    const float *weight, const float *shrink, float *out, float *keep, struct asks *asks)
 {
     uint32_t d = 0;
     for (; d + SMALL_VECS * VF <= wide; d += SMALL_VECS * VF)
-        few_columns(rows, SMALL_VECS, t, d, wide, from, to, weight, shrink, out);
+        few_columns(rows, SMALL_VECS, t, d, wide, from, to, weight, shrink, out, keep, asks);
     for (; d < wide; d += VF)
-        few_columns(rows, 1, t, d, wide, from, to, weight, shrink, out);
+        few_columns(rows, 1, t, d, wide, from, to, weight, shrink, out, keep, asks);
 }
 
 static void few_values(const struct tile_here *t, uint32_t rows, uint32_t wide, uint32_t from, uint32_t to,
@@ -136,17 +177,23 @@ static void few_values(const struct tile_here *t, uint32_t rows, uint32_t wide, 
     for (uint32_t r = 0, some; r < rows; r += some) {
         some = few_of(rows - r);
         switch (some) {
-        case 1: few_value_rows(1, t, wide, from, to, weight, shrink, out); break;
-        case 2: few_value_rows(2, t, wide, from, to, weight, shrink, out); break;
-        case 3: few_value_rows(3, t, wide, from, to, weight, shrink, out); break;
-        case 4: few_value_rows(4, t, wide, from, to, weight, shrink, out); break;
-        case 5: few_value_rows(5, t, wide, from, to, weight, shrink, out); break;
-        default: few_value_rows(6, t, wide, from, to, weight, shrink, out); break;
+        case 1: few_value_rows(1, t, wide, from, to, weight, shrink, out, NULL, NULL); break;
+        case 2: few_value_rows(2, t, wide, from, to, weight, shrink, out, NULL, NULL); break;
+        case 3: few_value_rows(3, t, wide, from, to, weight, shrink, out, NULL, NULL); break;
+        case 4: few_value_rows(4, t, wide, from, to, weight, shrink, out, NULL, NULL); break;
+        case 5: few_value_rows(5, t, wide, from, to, weight, shrink, out, NULL, NULL); break;
+        default: few_value_rows(6, t, wide, from, to, weight, shrink, out, NULL, NULL); break;
         }
         weight += (size_t)some * ATTN_TILE;
         shrink += some;
         out += (size_t)some * wide;
     }
+}
+
+static void keep_values(const struct tile_here *t, uint32_t wide, uint32_t from, uint32_t to, const float *weight,
+    const float *shrink, float *out, float *keep, struct asks *asks)
+{
+    few_value_rows(SMALL_ROWS, t, wide, from, to, weight, shrink, out, keep, asks);
 }
 
 #endif

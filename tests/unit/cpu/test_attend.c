@@ -87,10 +87,26 @@ static void make_cache(struct attention *a)
     }
 }
 
-static void attention_init(struct attention *a, const struct rig *rig, const struct shape *s)
+static void attend(const struct attention *a, const struct batch *b, const float *q, struct acts *out)
+{
+    const struct shape *s = a->s;
+    a->rig.ops->attend(a->d, b, &a->kv,
+        &(struct attend_args){.q = q,
+            .n_heads = s->n_heads,
+            .n_kv_heads = s->n_kv_heads,
+            .head_dim = s->head_dim,
+            .scale = 0.4f,
+            .cap = s->cap,
+            .window = s->window,
+            .layer = &a->layer,
+            .forms = ACT_F32,
+            .out = out});
+}
+
+static void attention_init(struct attention *a, const struct rig *rig, const struct shape *s, uint32_t threads)
 {
     *a = (struct attention){.s = s, .rig = *rig, .n_rows = s->rows[0] + s->rows[1]};
-    a->d = rig_open(rig, 3, a->n_rows);
+    a->d = rig_open(rig, threads, a->n_rows);
     make_cache(a);
     const uint32_t q_n = s->n_heads * s->head_dim;
     a->pos = room(sizeof(uint32_t) * a->n_rows);
@@ -109,17 +125,7 @@ static void attention_init(struct attention *a, const struct rig *rig, const str
     const uint32_t *const tables[] = {a->table};
     const struct batch b = {
         .n_rows = a->n_rows, .n_seqs = 2, .pos = a->pos, .seq = a->seq, .seqs = a->seqs, .tables = tables};
-    rig->ops->attend(a->d, &b, &a->kv,
-        &(struct attend_args){.q = a->q,
-            .n_heads = s->n_heads,
-            .n_kv_heads = s->n_kv_heads,
-            .head_dim = s->head_dim,
-            .scale = 0.4f,
-            .cap = s->cap,
-            .window = s->window,
-            .layer = &a->layer,
-            .forms = ACT_F32,
-            .out = a->out});
+    attend(a, &b, a->q, a->out);
 }
 
 static void attention_fini(struct attention *a)
@@ -235,7 +241,7 @@ static void attention_is_the_softmax_of_the_formula(void **state)
     for (uint32_t at = 0; rig_next(&rig, &at);)
         for (uint32_t i = 0; i < COUNT_OF(shapes); i++) {
             struct attention a;
-            attention_init(&a, &rig, &shapes[i]);
+            attention_init(&a, &rig, &shapes[i], 3);
             const double error = error_of(&a, RIGHT);
             if (!(error < BOUND))
                 fail_msg("%s, shape %u: error %g", rig.ops->name, i, error);
@@ -254,23 +260,55 @@ static void huge_scores_give_the_value_of_the_largest(void **state)
     struct rig rig;
     for (uint32_t at = 0; rig_next(&rig, &at);) {
         struct attention a;
-        attention_init(&a, &rig, &s);
+        attention_init(&a, &rig, &s, 3);
         for (uint32_t i = 0; i < 2 * 32; i++)
             a.q[i] *= 3e4f;
         const uint32_t *const tables[] = {a.table};
         const struct batch b = {.n_rows = 2, .n_seqs = 2, .pos = a.pos, .seq = a.seq, .seqs = a.seqs, .tables = tables};
-        rig.ops->attend(a.d, &b, &a.kv,
-            &(struct attend_args){.q = a.q,
-                .n_heads = 1,
-                .n_kv_heads = 1,
-                .head_dim = 32,
-                .scale = 0.4f,
-                .layer = &a.layer,
-                .forms = ACT_F32,
-                .out = a.out});
+        attend(&a, &b, a.q, a.out);
         assert_true(error_of(&a, RIGHT) < BOUND);
         attention_fini(&a);
     }
+}
+
+/* Behind a long context a row's positions are shared out among the workers in runs of parts, differently for each
+ * number of them; and a row alone is read from the cache in place. */
+static void rows_behind_many_parts_have_the_same_bits_however_they_are_shared_out(void **state)
+{
+    (void)state;
+    static const struct shape long_ones[] = {
+        {DTYPE_F16, 6, 2, 32, 16, 0, 0.0f, {2550, 700}, {21, 1}},
+        {DTYPE_F16, 3, 1, 64, 16, 1500, 0.0f, {3300, 40}, {11, 9}},
+        {DTYPE_Q8_0, 3, 1, 32, 16, 0, 0.0f, {2040, 3}, {10, 1}}, /* the last rows see one part more */
+    };
+    struct rig rig;
+    for (uint32_t at = 0; rig_next(&rig, &at);)
+        for (uint32_t i = 0; i < COUNT_OF(long_ones); i++) {
+            const struct shape *const s = &long_ones[i];
+            const uint32_t n = s->n_heads * s->head_dim;
+            struct attention a;
+            attention_init(&a, &rig, s, 1);
+            for (uint32_t threads = 2; threads < 8; threads++) {
+                struct attention b;
+                attention_init(&b, &rig, s, threads);
+                assert_memory_equal(a.out->f32, b.out->f32, sizeof(float) * a.n_rows * n);
+                attention_fini(&b);
+            }
+            struct acts *const one = acts_make(&rig, a.d, 1, n, ACT_F32);
+            for (uint32_t r = 0; r < a.n_rows; r++) {
+                const uint32_t *const tables[] = {a.table};
+                struct batch_seq seq = a.seqs[a.seq[r]];
+                seq.first_row = 0;
+                seq.n_rows = 1;
+                const uint32_t first = 0;
+                const struct batch b = {
+                    .n_rows = 1, .n_seqs = 1, .pos = a.pos + r, .seq = &first, .seqs = &seq, .tables = tables};
+                attend(&a, &b, a.q + (size_t)r * n, one);
+                assert_memory_equal(a.out->f32 + (size_t)r * n, one->f32, sizeof(float) * n);
+            }
+            rig.ops->acts_free(a.d, one);
+            attention_fini(&a);
+        }
 }
 
 static void the_plain_attention_has_these_bits(void **state)
@@ -280,7 +318,7 @@ static void the_plain_attention_has_these_bits(void **state)
     uint64_t hash = 0;
     for (uint32_t i = 0; i < COUNT_OF(shapes); i++) {
         struct attention a;
-        attention_init(&a, &rig, &shapes[i]);
+        attention_init(&a, &rig, &shapes[i], 3);
         hash = hash64(a.out->f32, sizeof(float) * a.n_rows * a.out->n, hash);
         attention_fini(&a);
     }
@@ -292,6 +330,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_the_softmax_of_the_formula),
         cmocka_unit_test(huge_scores_give_the_value_of_the_largest),
+        cmocka_unit_test(rows_behind_many_parts_have_the_same_bits_however_they_are_shared_out),
         cmocka_unit_test(the_plain_attention_has_these_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
