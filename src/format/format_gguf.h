@@ -53,6 +53,7 @@ uint32_t gguf_version(const struct gguf *g);
 uint64_t gguf_field_count(const struct gguf *g);
 const struct gguf_field *gguf_field_at(const struct gguf *g, uint64_t i);
 const struct gguf_field *gguf_find(const struct gguf *g, const char *key); /* NULL when absent */
+struct str gguf_field_bytes(const struct gguf *g); /* all of them as they lie in the file, to tell files apart by */
 
 /* Any integer type is taken for an integer, any number for a double. */
 enum err gguf_get_u64(

@@ -27,7 +27,7 @@ struct gguf {
     unsigned char *header; /* the file's first bytes, up to the end of the tensor list */
     uint64_t header_bytes;
     struct gguf_field *fields;
-    uint64_t n_fields;
+    uint64_t n_fields, fields_end; /* where they end in the header */
     struct name_index index;
     uint64_t alignment;
     uint64_t n_tensors;

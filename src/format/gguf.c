@@ -283,6 +283,7 @@ static enum err build_fields(struct head *h, struct gguf *g, struct error *e)
     TRY(read_start(h, g));
     for (uint64_t i = 0; i < g->n_fields; i++)
         TRY(read_field(h, &g->fields[i]));
+    g->fields_end = h->r.at;
     TRY(name_index_build(&g->index, g->fields, sizeof *g->fields, g->n_fields, "key", e));
     return read_alignment(g, e);
 }

@@ -46,6 +46,12 @@ uint64_t gguf_field_count(const struct gguf *g)
     return g->n_fields;
 }
 
+struct str gguf_field_bytes(const struct gguf *g)
+{
+    const size_t start = g->n_fields > 0 ? (size_t)((const unsigned char *)g->fields[0].key.p - g->header) : 0;
+    return (struct str){(const char *)g->header + start, g->n_fields > 0 ? (size_t)g->fields_end - start : 0};
+}
+
 const struct gguf_field *gguf_field_at(const struct gguf *g, uint64_t i)
 {
     assert(i < g->n_fields);

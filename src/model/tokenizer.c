@@ -125,7 +125,7 @@ static enum err read_vocab(const struct gguf *g, struct gguf_vocab *x, struct er
     return get_tristate(g, "tokenizer.ggml.remove_extra_whitespaces", &x->v.remove_extra_whitespaces, e);
 }
 
-static enum err open_gguf(const struct model_source *s, struct tok **out, struct error *e)
+static enum err make_gguf(const struct model_source *s, struct tok **out, struct error *e)
 {
     struct gguf_vocab x = {0};
     enum err err = read_vocab(model_source_gguf(s), &x, e);
@@ -140,7 +140,7 @@ static enum err open_gguf(const struct model_source *s, struct tok **out, struct
     return err;
 }
 
-/* ---- tokenizer.json and tokenizer.model ---- */
+/* ---- copies ---- */
 
 /* Where the copy of this file's vocabulary goes: a name made from the file's own place, so that a changed file replaces
  * its copy. False when there is no such place. */
@@ -153,6 +153,30 @@ static bool copy_path(const char *copies, const char *source, char path[PATH_BYT
     snprintf(name, sizeof name, "%016llx.vocab", (unsigned long long)hash64(real, strlen(real), 0));
     return path_join(path, copies, name, &e) == OK;
 }
+
+/* A vocabulary takes a microsecond a token to make, and a small one is not worth a file. */
+#define COPY_TOKENS_MIN 16384
+
+static enum err open_gguf(const struct model_source *s, const char *copies, struct tok **out, struct error *e)
+{
+    const struct gguf *g = model_source_gguf(s);
+    struct gguf_array tokens = {.n = 0};
+    char copy[PATH_BYTES_MAX];
+    struct error unused = {0}; /* without a copy the next start is slower, nothing else */
+    const bool is_large =
+        gguf_get_array(g, "tokenizer.ggml.tokens", GGUF_STRING, &tokens, &unused) == OK && tokens.n >= COPY_TOKENS_MIN;
+    if (!is_large || !copy_path(copies, model_source_path(s), copy))
+        return make_gguf(s, out, e);
+    const struct tok_key key = tok_key_of(gguf_field_bytes(g), STR("gguf"));
+    if (tok_load(copy, key, out, NULL) == OK)
+        return OK;
+    TRY(make_gguf(s, out, e));
+    const enum err saved = tok_save(*out, copy, key, &unused);
+    (void)saved;
+    return OK;
+}
+
+/* ---- tokenizer.json and tokenizer.model ---- */
 
 static enum err read_optional(const char *path, struct str *out, char **owned, struct error *e)
 {
@@ -222,7 +246,7 @@ enum err model_tokenizer_open(const struct model_source *s, const char *copies, 
 {
     *out = NULL;
     if (model_source_kind(s) == MODEL_GGUF)
-        return open_gguf(s, out, e);
+        return open_gguf(s, copies, out, e);
     const char *config = model_source_file(s, MODEL_FILE_TOKENIZER_CONFIG);
     const char *json = model_source_file(s, MODEL_FILE_TOKENIZER);
     const char *spm = model_source_file(s, MODEL_FILE_SENTENCEPIECE);

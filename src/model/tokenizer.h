@@ -10,7 +10,7 @@
 #include "text/chat.h"
 #include "text/text.h"
 
-/* copies is a folder for checked binary copies of tokenizer.json vocabularies, made when it is missing; NULL: none.
+/* copies is a folder for checked binary copies of large vocabularies, made when it is missing; NULL: none.
  * ERR_NOT_FOUND when the model has no tokenizer. Errors start with the file's path. */
 enum err model_tokenizer_open(
     const struct model_source *s, const char *copies, struct tok **out, struct error *e) MUST_CHECK;

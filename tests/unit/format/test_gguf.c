@@ -64,6 +64,9 @@ static void fields_of_every_type_are_read_and_checked(void **state)
     const struct gguf *g = model_source_gguf(s);
     assert_int_equal(gguf_version(g), 2);
     assert_int_equal(gguf_field_count(g), 14);
+    const struct str all = gguf_field_bytes(g);
+    assert_ptr_equal(all.p, gguf_field_at(g, 0)->key.p);
+    assert_true(str_has_suffix(all, STR("deep")));
 
     uint64_t u = 0;
     int64_t i = 0;
