@@ -6,6 +6,8 @@
 #include "base/team.h"
 #include "cpu/cpu.h"
 
+#include <stdatomic.h>
+
 #define ACT_GROUP 32       /* activations share a scale in groups of this many; every weight block is a multiple */
 #define SUB_GROUP 16       /* the finest scale any weight type has */
 #define ACT_BLOCK 8        /* groups of a row that lie together */
@@ -149,12 +151,19 @@ struct row_chunk {
 struct slab {
     struct slab *next;
     unsigned char *p;
-    size_t bytes, used;
+    size_t bytes, used, ready; /* ready: its pages are there */
     uint32_t n_weights;
+};
+
+/* The tiles of a job that one worker takes first. */
+struct stretch {
+    _Alignas(64) _Atomic uint32_t next; /* may run past the end, by a try of each worker */
+    uint32_t end;
 };
 
 struct dev {
     struct team *team;
+    struct stretch *stretches; /* [team_size] */
     struct slab *slabs;
     float *partials; /* [PARTIAL_FLOATS]: attention computed in parts */
     const struct kernels *k;
@@ -184,6 +193,10 @@ void unpack_row(enum dtype dtype, const void *row, uint32_t n, struct unpacked *
 /* ops_cpu.c: team_run for an op. The thread that drives the device may not be the one that opened it, and its share of
  * the tiles must round as the workers' do. */
 void cpu_run(struct dev *d, uint32_t n_tiles, team_fn *fn, void *ctx);
+
+/* The same, where a tile asks for what the next one will read: each worker gets neighbours, and only who has done all
+ * of its own takes those of others. */
+void cpu_run_near(struct dev *d, uint32_t n_tiles, team_fn *fn, void *ctx);
 
 /* ops_cpu.c: the ops over a device's kernels. */
 void cpu_embed(struct dev *d, const struct batch *b, const struct embed_args *a);

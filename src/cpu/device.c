@@ -78,7 +78,8 @@ enum err cpu_dev_open(const struct kernels *k, const struct dev_options *o, stru
     if (err == OK) {
         team_flush_denormals();
         d->workers = mem_array(threads, sizeof *d->workers);
-        bool ok = d->workers != NULL;
+        d->stretches = mem_aligned(MEMORY_ALIGN, threads * sizeof *d->stretches);
+        bool ok = d->workers != NULL && d->stretches != NULL;
         for (uint32_t i = 0; ok && i < threads; i++)
             ok = worker_init(&d->workers[i], k);
         if (!ok)
@@ -101,6 +102,7 @@ void cpu_dev_close(struct dev *d)
     for (uint32_t i = 0; d->workers != NULL && i < team_size(d->team); i++)
         worker_fini(&d->workers[i]);
     mem_free(d->workers);
+    mem_free(d->stretches);
     mem_free(d->chunks);
     mem_free(d->pair_row);
     mem_free(d->pair_place);

@@ -12,7 +12,9 @@
 
 #define GRID_ROWS 132 /* rows of a product tile at most: their activations stay in a core's cache */
 #define GRID_MANY 16  /* rows from which on a tile takes more columns */
-#define TILE_COST 4   /* columns' worth */
+#define GRID_FEW  24  /* rows up to which no more than FEW_COLS: what they read once is the weights */
+#define FEW_COLS  64
+#define TILE_COST 4 /* columns' worth */
 
 static uint32_t tiles_of(uint32_t n, uint32_t per_tile)
 {
@@ -26,10 +28,10 @@ struct grid {
 
 /* Columns of a tile of many rows: wider ones save work, but the cores should end together. So the width whose largest
  * share is the least, counted in columns and a few more for what a tile costs besides. */
-static uint32_t grid_cols(uint32_t n_workers, uint32_t n_cols, uint32_t row_parts)
+static uint32_t grid_cols(uint32_t n_workers, uint32_t n_cols, uint32_t row_parts, uint32_t most)
 {
     uint32_t best = TILE_COLS, least = UINT32_MAX;
-    for (uint32_t cols = TILE_COLS_TOP; cols >= TILE_COLS; cols -= TILE_COLS) {
+    for (uint32_t cols = most; cols >= TILE_COLS; cols -= TILE_COLS) {
         const uint32_t share = tiles_of(tiles_of(n_cols, cols) * row_parts, n_workers) * (cols + TILE_COST);
         if (share < least) {
             least = share;
@@ -43,7 +45,8 @@ static struct grid grid_of(const struct dev *d, uint32_t n_rows, uint32_t n_cols
 {
     const uint32_t parts = tiles_of(n_rows, GRID_ROWS);
     const bool many = n_rows >= GRID_MANY && n_cols > 0;
-    const uint32_t cols = many ? MAX(cols_each, grid_cols(team_size(d->team), n_cols, parts)) : cols_each;
+    const uint32_t most = n_rows <= GRID_FEW ? FEW_COLS : TILE_COLS_TOP;
+    const uint32_t cols = many ? MAX(cols_each, grid_cols(team_size(d->team), n_cols, parts, most)) : cols_each;
     const uint32_t rows = tiles_of(tiles_of(n_rows, MAX(parts, 1u)), 12) * 12; /* even parts of whole row tiles */
     return (struct grid){cols, MAX(rows, 1u), tiles_of(n_cols, cols), tiles_of(n_rows, MAX(rows, 1u))};
 }
@@ -63,6 +66,45 @@ void cpu_run(struct dev *d, uint32_t n_tiles, team_fn *fn, void *ctx)
 {
     team_flush_denormals();
     team_run(d->team, n_tiles, fn, ctx);
+}
+
+/* ---- neighbouring tiles for one worker --------------------------------------------------------------------------- */
+
+struct near_job {
+    struct dev *d;
+    team_fn *fn;
+    void *ctx;
+};
+
+/* There are as many calls as tiles, and each takes one: its worker's next, or that of the first who has any left. */
+static void near_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    const struct near_job *j = ctx;
+    const uint32_t n = team_size(j->d->team);
+    (void)tile;
+    for (uint32_t i = 0; i < n; i++) {
+        struct stretch *s = &j->d->stretches[(worker + i) % n];
+        if (atomic_load_explicit(&s->next, memory_order_relaxed) >= s->end)
+            continue;
+        const uint32_t mine = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+        if (mine < s->end) {
+            j->fn(j->ctx, mine, worker);
+            return;
+        }
+    }
+    assert(false);
+}
+
+void cpu_run_near(struct dev *d, uint32_t n_tiles, team_fn *fn, void *ctx)
+{
+    struct near_job job = {d, fn, ctx};
+    const uint32_t n = team_size(d->team);
+    for (uint32_t i = 0; i < n; i++) {
+        struct stretch *s = &d->stretches[i];
+        atomic_store_explicit(&s->next, (uint32_t)((uint64_t)n_tiles * i / n), memory_order_relaxed);
+        s->end = (uint32_t)((uint64_t)n_tiles * (i + 1) / n);
+    }
+    cpu_run(d, n_tiles, near_tile, &job);
 }
 
 void acts_finish(const struct kernels *k, struct acts *a, uint32_t forms, size_t row, uint32_t at, uint32_t n)
@@ -245,7 +287,7 @@ void cpu_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const st
     struct qkv_job job = {d, b, kv, a, grid_of(d, b->n_rows, 0, a->head_dim)};
     job.grid.cols = a->head_dim;
     job.grid.n_cols = a->n_heads + 2 * a->n_kv_heads;
-    cpu_run(d, job.grid.n_cols * job.grid.n_rows, qkv_tile, &job);
+    cpu_run_near(d, job.grid.n_cols * job.grid.n_rows, qkv_tile, &job);
 }
 
 /* ---- project ---------------------------------------------------------------------------------------------------- */
@@ -300,7 +342,7 @@ void cpu_project(struct dev *d, const struct batch *b, const struct project_args
 {
     assert(a->in->n == a->w->n_in);
     struct project_job job = {d, b, a, grid_of(d, b->n_rows, a->w->n_out, TILE_COLS)};
-    cpu_run(d, job.grid.n_cols * job.grid.n_rows, project_tile, &job);
+    cpu_run_near(d, job.grid.n_cols * job.grid.n_rows, project_tile, &job);
     if (a->post_gain != NULL)
         cpu_run(d, tiles_of(b->n_rows, TILE_ROWS), post_norm_tile, &job);
 }
@@ -338,7 +380,7 @@ void cpu_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args
 {
     assert(a->out->n == a->gate->n_out && a->up->n_out == a->gate->n_out);
     struct gate_up_job job = {d, b, a, grid_of(d, b->n_rows, a->gate->n_out, TILE_COLS)};
-    cpu_run(d, job.grid.n_cols * job.grid.n_rows, gate_up_tile, &job);
+    cpu_run_near(d, job.grid.n_cols * job.grid.n_rows, gate_up_tile, &job);
 }
 
 /* ---- logits ----------------------------------------------------------------------------------------------------- */
@@ -366,7 +408,7 @@ static void logits_tile(void *ctx, uint32_t tile, uint32_t worker)
 void cpu_logits(struct dev *d, const struct logits_args *a)
 {
     struct logits_job job = {d, a, grid_of(d, a->n_rows, a->head->n_out, TILE_COLS_TOP)};
-    cpu_run(d, job.grid.n_cols * job.grid.n_rows, logits_tile, &job);
+    cpu_run_near(d, job.grid.n_cols * job.grid.n_rows, logits_tile, &job);
 }
 
 static void argmax_tile(void *ctx, uint32_t tile, uint32_t worker)

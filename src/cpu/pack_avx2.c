@@ -10,6 +10,12 @@
 #include <immintrin.h>
 #include <string.h>
 
+/* What a panel is made of. */
+struct source {
+    const unsigned char *rows[PANEL_COLS]; /* NULL: padding */
+    size_t bytes;                          /* of all rows, which lie side by side */
+};
+
 /* ---- one row's group into registers ------------------------------------------------------------------------------ */
 
 struct piece {
@@ -116,10 +122,21 @@ static void put_four(const __m128i x[4], unsigned char *out)
     _mm_storeu_si128((__m128i *)(out + 3 * STEP_BYTES), _mm_unpackhi_epi64(b, d));
 }
 
-static inline __attribute__((always_inline)) void pack_small(
-    const struct packed *p, enum dtype dtype, const unsigned char *const *rows, uint32_t n_groups, unsigned char *out)
+/* Part i of n of the panel behind this one, asked for a little at a time: sixteen rows at once are too many streams for
+ * the machine to see where they go. A page that is not there yet is left alone. */
+static inline void fetch_behind(const struct source *s, uint32_t i, uint32_t n)
 {
-    for (uint32_t g = 0; g < n_groups; g++, out += p->data_bytes)
+    const size_t part = (s->bytes + n - 1) / n;
+    for (size_t at = 0; at < part; at += 64)
+        _mm_prefetch((const char *)s->rows[0] + s->bytes + i * part + at, _MM_HINT_T0);
+}
+
+static inline __attribute__((always_inline)) void pack_small(
+    const struct packed *p, enum dtype dtype, const struct source *s, uint32_t n_groups, unsigned char *out)
+{
+    const unsigned char *const *rows = s->rows;
+    for (uint32_t g = 0; g < n_groups; g++, out += p->data_bytes) {
+        fetch_behind(s, g, n_groups);
         for (uint32_t r = 0; r < PANEL_COLS; r += 4) {
             __m128i x[4];
             for (uint32_t i = 0; i < 4; i++) {
@@ -134,6 +151,7 @@ static inline __attribute__((always_inline)) void pack_small(
             }
             put_four(x, out + 4 * r);
         }
+    }
 }
 
 /* Signed bytes: from Q8_0 blocks, or from a row taken apart. */
@@ -144,9 +162,11 @@ static void pack_bytes(const int8_t *q, size_t step, uint32_t n_groups, uint32_t
             memcpy(out + s * STEP_BYTES + 4 * r, q + g * step + 4 * s, 4);
 }
 
-static void pack_q8_0(const unsigned char *const *rows, uint32_t n_groups, unsigned char *out)
+static void pack_q8_0(const struct source *s, uint32_t n_groups, unsigned char *out)
 {
-    for (uint32_t g = 0; g < n_groups; g++, out += GROUP_STEPS * STEP_BYTES)
+    const unsigned char *const *rows = s->rows;
+    for (uint32_t g = 0; g < n_groups; g++, out += GROUP_STEPS * STEP_BYTES) {
+        fetch_behind(s, g, n_groups);
         for (uint32_t r = 0; r < PANEL_COLS; r += 4)
             for (uint32_t half = 0; half < 2; half++) {
                 __m128i x[4];
@@ -157,6 +177,7 @@ static void pack_q8_0(const unsigned char *const *rows, uint32_t n_groups, unsig
                                      (const __m128i *)(((const struct block_q8_0 *)rows[r + i])[g].qs + 16 * half));
                 put_four(x, out + half * 4 * STEP_BYTES + 4 * r);
             }
+    }
 }
 
 /* ---- scales -------------------------------------------------------------------------------------------------------
@@ -227,10 +248,12 @@ static void pack_scales(const struct packed *p, enum dtype dtype, const unsigned
 /* ---- floats --------------------------------------------------------------------------------------------------------
  */
 
-static void pack_u16(const unsigned char *const *rows, uint32_t n, unsigned char *out)
+static void pack_u16(const struct source *s, uint32_t n, unsigned char *out)
 {
+    const unsigned char *const *rows = s->rows;
     uint32_t k = 0;
-    for (; k + 8 <= n; k += 8)
+    for (; k + 8 <= n; k += 8) {
+        fetch_behind(s, k / 8, n / 8);
         for (uint32_t half = 0; half < 2; half++) {
             __m128i x[8], y[8];
             for (uint32_t i = 0; i < 8; i++)
@@ -254,6 +277,7 @@ static void pack_u16(const unsigned char *const *rows, uint32_t n, unsigned char
                 _mm_storeu_si128((__m128i *)(to + 32), _mm_unpackhi_epi64(x[4 * h + j], x[4 * h + j + 2]));
             }
         }
+    }
     for (; k < n; k++)
         for (uint32_t r = 0; r < PANEL_COLS; r++)
             if (rows[r] != NULL)
@@ -308,24 +332,25 @@ static void pack_any(const struct packed *p, enum dtype dtype, const unsigned ch
 void pack_panel(const struct packed *p, enum dtype dtype, const unsigned char *row, size_t row_bytes, uint32_t n_rows,
     uint32_t n_in, struct unpacked *room, unsigned char *out)
 {
-    const unsigned char *rows[PANEL_COLS] = {0};
+    struct source s = {.bytes = n_rows * row_bytes};
+    const unsigned char **rows = s.rows;
     const uint32_t n_groups = n_in / ACT_GROUP;
     for (uint32_t r = 0; r < n_rows; r++)
         rows[r] = row + r * row_bytes;
     switch (dtype) {
     case DTYPE_F32: pack_f32(rows, n_in, out); return;
     case DTYPE_F16:
-    case DTYPE_BF16: pack_u16(rows, n_in, out); return;
+    case DTYPE_BF16: pack_u16(&s, n_in, out); return;
     case DTYPE_F8_E4M3:
     case DTYPE_F8_E5M2: pack_f8(dtype, rows, n_in, room, out); return;
-    case DTYPE_Q8_0: pack_q8_0(rows, n_groups, out); break;
-    case DTYPE_Q4_0: pack_small(p, DTYPE_Q4_0, rows, n_groups, out); break;
-    case DTYPE_Q4_1: pack_small(p, DTYPE_Q4_1, rows, n_groups, out); break;
-    case DTYPE_Q4_K: pack_small(p, DTYPE_Q4_K, rows, n_groups, out); break;
+    case DTYPE_Q8_0: pack_q8_0(&s, n_groups, out); break;
+    case DTYPE_Q4_0: pack_small(p, DTYPE_Q4_0, &s, n_groups, out); break;
+    case DTYPE_Q4_1: pack_small(p, DTYPE_Q4_1, &s, n_groups, out); break;
+    case DTYPE_Q4_K: pack_small(p, DTYPE_Q4_K, &s, n_groups, out); break;
     case DTYPE_Q5_0:
     case DTYPE_Q5_1:
     case DTYPE_Q5_K:
-    case DTYPE_Q6_K: pack_small(p, dtype, rows, n_groups, out); break;
+    case DTYPE_Q6_K: pack_small(p, dtype, &s, n_groups, out); break;
     default: pack_any(p, dtype, rows, n_in, room, out); return;
     }
     for (uint32_t r = 0; r < n_rows; r++)

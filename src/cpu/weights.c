@@ -14,7 +14,8 @@
 #define MEMORY_ALIGN 64
 #define HUGE_PAGE    ((size_t)2 << 20)
 #define SLAB_BYTES   ((size_t)64 << 20) /* pages that no weight uses are never touched */
-#define PANELS_EACH  8                  /* a worker looks through and packs at a time */
+#define PANELS_EACH  4                  /* a worker looks through and packs at a time */
+#define PAGES_LEAST  2                  /* huge pages that are made ready at once, so that two cores clear one each */
 
 /* Workers' rows grow with the widest weight; only while a model is loaded, never in a step. */
 static enum err widen_workers(struct dev *d, uint32_t n_in, struct error *e)
@@ -80,6 +81,24 @@ static void slab_give(struct dev *d, struct slab *s)
     mem_free(s);
 }
 
+static void touch_page(void *ctx, uint32_t tile, uint32_t worker)
+{
+    (void)worker;
+    *((volatile unsigned char *)ctx + tile * HUGE_PAGE) = 0;
+}
+
+/* Pages up to what is used now are touched by one worker each, before anybody packs into them: of two who write into
+ * the same new page at once both would clear one, and one of them for nothing. */
+static void ready_pages(struct dev *d, struct slab *s)
+{
+    if (s->used <= s->ready)
+        return;
+    const size_t end = (s->used + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    const size_t to = MIN(MAX(end, s->ready + PAGES_LEAST * HUGE_PAGE), s->bytes);
+    cpu_run(d, (uint32_t)((to - s->ready) / HUGE_PAGE), touch_page, s->p + s->ready);
+    s->ready = to;
+}
+
 static enum err take_room(struct dev *d, const struct weight *w, struct packed *p, struct error *e)
 {
     pack_plan(p, w->dtype, w->n_out, w->n_in);
@@ -89,6 +108,7 @@ static enum err take_room(struct dev *d, const struct weight *w, struct packed *
     p->base = p->slab->p + p->slab->used;
     p->slab->used += bytes;
     p->slab->n_weights++;
+    ready_pages(d, p->slab);
     return OK;
 }
 
@@ -169,7 +189,7 @@ static enum err take_rows(struct dev *d, const struct weight *w, struct error *e
 {
     struct take_job job = {.d = d, .w = w, .bad = UINT64_MAX};
     job.tiles_each = (w->n_out + PANELS_EACH * PANEL_COLS - 1) / (PANELS_EACH * PANEL_COLS);
-    cpu_run(d, job.tiles_each * w->n_mats, take_tile, &job);
+    cpu_run_near(d, job.tiles_each * w->n_mats, take_tile, &job);
     const uint64_t bad = atomic_load(&job.bad);
     return bad == UINT64_MAX
                ? OK
