@@ -68,6 +68,7 @@ struct slab {
 struct lt_plan {
     uint32_t m, n, k, ldw, ldc;
     cudaDataType type, out_type;
+    bool is_scaled;
     uint64_t used;
     cublasLtMatmulAlgo_t algo;
 };
@@ -87,6 +88,7 @@ struct ahead {
     uint64_t bytes; /* 0 = nothing known */
 };
 
+struct upload;   /* upload.cu: weights on their way */
 struct resident; /* resident.cu: a step of few rows, as it is collected */
 struct plan;     /* attend_plan.cu: how the attention of this step is cut */
 
@@ -108,6 +110,7 @@ struct dev {
     struct slab slabs[SLABS_MAX];
     uint32_t slab_open[2]; /* the one that is cut from: matrices, scales */
     uint64_t weight_bytes; /* taken so far */
+    struct upload *upload; /* NULL = nothing is being loaded */
     void *staging;         /* device room for the file's bytes of a matrix that is repacked */
     size_t staging_bytes;
     void *unpacked; /* [UNPACK_ROWS][widest quantised row] f16, for large products */
@@ -175,6 +178,12 @@ static inline const struct matrix *matrix_of(const struct weight *w)
 /* b's rows follow a's in memory, so that both are one matrix. */
 bool cuda_adjacent(const struct weight *a, const struct weight *b);
 
+/* upload.cu: rows of a tensor, looked through for values that are not finite (ERR_FORMAT), to a place on the device.
+ * The end gives the room back. */
+enum err cuda_upload(
+    struct dev *d, const struct tensor_view *v, uint64_t first, uint64_t n_rows, unsigned char *to, struct error *e);
+void cuda_upload_end(struct dev *d);
+
 /* ahead.cu: an op with products says which matrix is its first; an op without asks what comes next, at most so much. */
 void cuda_trace_start(struct dev *d);
 void cuda_trace(struct dev *d, const struct weight *w);
@@ -205,7 +214,18 @@ struct product {
     void *out;
     uint32_t ldc;
     bool add, bf16_out;
+    bool unscaled; /* F8, into bf16: whoever reads it scales it */
 };
+/* What a reader of an unscaled product does: output o of row r times row[r] and column[o], the columns of one to three
+ * matrices. row NULL = nothing is left to do. */
+struct scales {
+    const float *row, *column[3];
+};
+/* Whether a product of so many rows is better left unscaled. The library has one kernel that scales rows and columns,
+ * with tiles of 128 rows, and many that do not. */
+bool cuda_leaves_scales(const struct dev *d, const struct matrix *m, uint32_t n_rows);
+/* The scales of rows that an F8 product has read. */
+const float *cuda_row_scales(const struct dev *d, const struct acts *in);
 void cuda_product(struct dev *d, const struct product *p);
 /* Whether a product of so many rows with this matrix is better made by cuda_skinny, and by which of its kernels. */
 bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows);

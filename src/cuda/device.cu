@@ -31,6 +31,7 @@ static void dev_close(struct dev *d)
             cudaFree(d->graphs[i].program);
         }
     resident_free(d);
+    cuda_upload_end(d);
     if (d->lt != NULL)
         cublasLtDestroy(d->lt);
     cuda_slabs_free(d);
@@ -324,6 +325,7 @@ static void graph_drop(struct dev *d, struct graph *g)
 
 static void graph_begin(struct dev *d, struct graph_key key)
 {
+    cuda_upload_end(d);
     d->batch_version++; /* the recording has its own plan */
     d->recording = key;
     d->is_recording = graph_is_worth(key);
@@ -386,6 +388,7 @@ static const struct ops table = {
     .kv_dtypes =
         1ull << DTYPE_F32 | 1ull << DTYPE_F16 | 1ull << DTYPE_BF16 | 1ull << DTYPE_Q8_0 | 1ull << DTYPE_F8_E4M3,
     .has_fp8 = true,
+    .checks_weights = true,
     .dev_open = dev_open,
     .dev_close = dev_close,
     .dev_alloc = dev_alloc,

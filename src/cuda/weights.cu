@@ -3,6 +3,7 @@
  * cut from slabs and not allocated one by one. A slab is freed with its last weight. */
 extern "C" {
 #include "base/mem.h"
+#include "tensor/finite.h"
 #include "tensor/float_convert.h"
 }
 #include "cuda/repack.cuh"
@@ -144,6 +145,9 @@ static enum err upload_converted(struct dev *d, const struct tensor_view *v, str
     const float *scales, struct error *e)
 {
     const uint64_t rows = tensor_n_rows(v), n = m->n_in;
+    uint64_t bad;
+    if (!tensor_is_finite(v, &bad))
+        return FAIL(e, ERR_FORMAT, "it holds a value that is not finite, near element %llu", (unsigned long long)bad);
     float *line = (float *)mem_array(n, sizeof(float));
     uint16_t *halves = (uint16_t *)mem_array(n, sizeof(uint16_t));
     enum err err = line == NULL || halves == NULL ? FAIL(e, ERR_NOMEM, "no memory to convert weights") : OK;
@@ -160,17 +164,17 @@ static enum err upload_converted(struct dev *d, const struct tensor_view *v, str
 }
 
 /* Rows through the staging buffer and a kernel that lays them out. */
-static void upload_repacked(
-    struct dev *d, const struct tensor_view *v, struct matrix *m, unsigned char *to, float *scales)
+static enum err upload_repacked(
+    struct dev *d, const struct tensor_view *v, struct matrix *m, unsigned char *to, float *scales, struct error *e)
 {
     const uint64_t rows = tensor_n_rows(v);
     const size_t from_row = tensor_row_bytes(v);
     const uint64_t at_once = MAX((uint64_t)1, STAGING_BYTES / from_row);
     if (cuda_room(d, &d->staging, &d->staging_bytes, MIN(rows, at_once) * from_row) == NULL)
-        return;
+        return FAIL(e, ERR_NOMEM, "no GPU memory for weights on their way");
     for (uint64_t i = 0; i < rows; i += at_once) {
         const uint32_t now = (uint32_t)MIN(at_once, rows - i);
-        CUDA_DO(d, cudaMemcpyAsync(d->staging, tensor_row(v, i), now * from_row, cudaMemcpyHostToDevice, d->stream));
+        TRY(cuda_upload(d, v, i, now, (unsigned char *)d->staging, e));
         if (m->format == FORMAT_F8)
             to_f8_kernel<<<now, 256, 0, d->stream>>>(
                 v->dtype, (const unsigned char *)d->staging, from_row, to + i * m->row_bytes, m->n_in, scales + i);
@@ -179,6 +183,7 @@ static void upload_repacked(
                 to + i * m->row_bytes, m->row_bytes, m->n_in, format_width(m->n_in));
         CUDA_DO(d, cudaGetLastError());
     }
+    return OK;
 }
 
 /* given: host, of F8 rows that come with scales. */
@@ -193,12 +198,10 @@ static enum err upload(
     if (m->format == FORMAT_F8 && given != NULL)
         CUDA_DO(d, cudaMemcpyAsync(scales, given, tensor_n_rows(v) * sizeof(float), cudaMemcpyHostToDevice, d->stream));
     if (as_is)
-        CUDA_DO(d, cudaMemcpyAsync(to, v->data, v->bytes, cudaMemcpyHostToDevice, d->stream));
-    else if (m->format == FORMAT_F16)
+        return cuda_upload(d, v, 0, tensor_n_rows(v), to, e);
+    if (m->format == FORMAT_F16)
         return upload_converted(d, v, m, to, given, e);
-    else
-        upload_repacked(d, v, m, to, scales);
-    return OK;
+    return upload_repacked(d, v, m, to, scales, e);
 }
 
 /* Room that large products with this matrix need, while memory may still be asked for. */
