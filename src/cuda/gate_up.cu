@@ -3,64 +3,104 @@
 #include "cuda/rows_f8.cuh"
 #include "cuda/skinny.h"
 
-#define HELD 8 /* quads of a row that a thread holds */
+#define HELD 8 /* quads of a row that a thread holds when its block has all of it, */
+#define EACH 2 /* and otherwise */
 
-/* Rows of 2n: gate then up. */
+/* Rows of 2n: gate then up; f32 or bf16. */
 struct glu_job {
-    const void *gate_up; /* f32 or bf16 */
-    bool is_bf16;
+    const void *gate_up;
     const float *gate_bias, *up_bias;
+    struct scales left;
     uint32_t n;
     enum glu kind;
 };
 
-/* Four neighbours of a row, from element `at`. */
-__device__ static float4 glu_quad(const struct glu_job &j, size_t row, uint32_t at)
+/* Four neighbours as they lie in memory, asked for before any is used. */
+template <bool BF16> struct Quad;
+
+template <> struct Quad<true> {
+    uint2 v;
+    __device__ __forceinline__ void load(const void *p, size_t at)
+    {
+        v = *(const uint2 *)((const __nv_bfloat16 *)p + at);
+    }
+    __device__ __forceinline__ float4 get() const
+    {
+        return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16),
+            __uint_as_float(v.y & 0xffff0000u));
+    }
+};
+
+template <> struct Quad<false> {
+    float4 v;
+    __device__ __forceinline__ void load(const void *p, size_t at)
+    {
+        v = *(const float4 *)((const float *)p + at);
+    }
+    __device__ __forceinline__ float4 get() const
+    {
+        return v;
+    }
+};
+
+__device__ __forceinline__ float4 biased(float4 x, const float *bias, uint32_t at)
 {
-    const size_t from = row * 2 * j.n + at;
-    float g[4], u[4];
-    if (j.is_bf16) {
-        const uint2 a = *(const uint2 *)((const __nv_bfloat16 *)j.gate_up + from);
-        const uint2 b = *(const uint2 *)((const __nv_bfloat16 *)j.gate_up + from + j.n);
-        const uint32_t words[4] = {a.x, a.y, b.x, b.y};
-        for (int k = 0; k < 2; k++) {
-            g[2 * k] = __uint_as_float(words[k] << 16);
-            g[2 * k + 1] = __uint_as_float(words[k] & 0xffff0000u);
-            u[2 * k] = __uint_as_float(words[2 + k] << 16);
-            u[2 * k + 1] = __uint_as_float(words[2 + k] & 0xffff0000u);
-        }
-    } else {
-        *(float4 *)g = *(const float4 *)((const float *)j.gate_up + from);
-        *(float4 *)u = *(const float4 *)((const float *)j.gate_up + from + j.n);
-    }
-    for (int k = 0; k < 4; k++) {
-        g[k] += j.gate_bias != NULL ? j.gate_bias[at + k] : 0.0f;
-        u[k] += j.up_bias != NULL ? j.up_bias[at + k] : 0.0f;
-        g[k] = glu_of(g[k], u[k], j.kind);
-    }
-    return make_float4(g[0], g[1], g[2], g[3]);
+    if (bias == NULL)
+        return x;
+    const float4 b = *(const float4 *)(bias + at);
+    return make_float4(x.x + b.x, x.y + b.y, x.z + b.z, x.w + b.w);
 }
 
-/* Four neighbours a thread. */
-__global__ static void glu_kernel(const __grid_constant__ struct glu_job j, struct act_rows out)
+__device__ __forceinline__ float4 glu_quad(const struct glu_job &j, float4 gate, float4 up, size_t row, uint32_t at)
+{
+    const float4 g = biased(scaled4(j.left, gate, row, 0, at), j.gate_bias, at);
+    const float4 u = biased(scaled4(j.left, up, row, 1, at), j.up_bias, at);
+    return make_float4(
+        glu_of(g.x, u.x, j.kind), glu_of(g.y, u.y, j.kind), glu_of(g.z, u.z, j.kind), glu_of(g.w, u.w, j.kind));
+}
+
+/* N quads of a row that this thread has, blockDim.x apart from quad `first` on; zeros behind the row's end. */
+template <bool BF16, int N>
+__device__ __forceinline__ void glu_quads(const struct glu_job &j, size_t row, uint32_t first, float4 (&y)[N])
+{
+    Quad<BF16> gate[N] = {}, up[N] = {};
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t at = 4 * (first + i * blockDim.x);
+        if (at < j.n) {
+            gate[i].load(j.gate_up, row * 2 * j.n + at);
+            up[i].load(j.gate_up, row * 2 * j.n + j.n + at);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t at = 4 * (first + i * blockDim.x);
+        y[i] = at < j.n ? glu_quad(j, gate[i].get(), up[i].get(), row, at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+}
+
+template <bool BF16> __global__ void glu_kernel(const __grid_constant__ struct glu_job j, struct act_rows out)
 {
     launch_wait();
-    const uint32_t at = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
-    const size_t row = blockIdx.y;
-    if (at < j.n)
-        act_put4(out, row * j.n + at, glu_quad(j, row, at));
+    const uint32_t first = blockIdx.x * EACH * blockDim.x + threadIdx.x;
+    float4 y[EACH];
+    glu_quads<BF16>(j, blockIdx.y, first, y);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const uint32_t at = 4 * (first + i * blockDim.x);
+        if (at < j.n)
+            act_put4(out, (size_t)blockIdx.y * j.n + at, y[i]);
+    }
 }
 
 /* For a product that reads e4m3: a block a row, which it holds whole. */
-__global__ static void glu_f8_kernel(const __grid_constant__ struct glu_job j, unsigned char *out, float *scales)
+template <bool BF16>
+__global__ void __launch_bounds__(1024)
+    glu_f8_kernel(const __grid_constant__ struct glu_job j, unsigned char *out, float *scales)
 {
     launch_wait();
     float4 held[HELD];
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        const uint32_t at = 4 * (threadIdx.x + i * blockDim.x);
-        held[i] = at < j.n ? glu_quad(j, blockIdx.x, at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
+    glu_quads<BF16>(j, blockIdx.x, threadIdx.x, held);
     row_to_f8(held, j.n / 4, out + (size_t)blockIdx.x * j.n, scales + blockIdx.x);
 }
 
@@ -114,13 +154,15 @@ void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_arg
     }
     const bool bf16 = n % 4 == 0 && cuda_gives_bf16(d, gate) && cuda_gives_bf16(d, up) &&
                       !cuda_is_skinny(d, gate, b->n_rows) && !cuda_is_skinny(d, up, b->n_rows);
+    const bool unscaled = bf16 && cuda_leaves_scales(d, gate, b->n_rows) && cuda_leaves_scales(d, up, b->n_rows);
     const size_t bytes = bf16 ? 2 : 4;
     if (cuda_adjacent(a->gate, a->up)) {
-        const struct product both = {gate, 2 * n, b->n_rows, a->in, a->scratch, 2 * n, false, bf16};
+        const struct product both = {gate, 2 * n, b->n_rows, a->in, a->scratch, 2 * n, false, bf16, unscaled};
         cuda_product(d, &both);
     } else {
-        const struct product one = {gate, n, b->n_rows, a->in, a->scratch, 2 * n, false, bf16};
-        const struct product two = {up, n, b->n_rows, a->in, (char *)a->scratch + n * bytes, 2 * n, false, bf16};
+        const struct product one = {gate, n, b->n_rows, a->in, a->scratch, 2 * n, false, bf16, unscaled};
+        const struct product two = {
+            up, n, b->n_rows, a->in, (char *)a->scratch + n * bytes, 2 * n, false, bf16, unscaled};
         cuda_product(d, &one);
         cuda_product(d, &two);
     }
@@ -129,12 +171,15 @@ void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_arg
             n, a->glu, act_rows_of(a->out, a->forms));
         return;
     }
-    const struct glu_job j = {a->scratch, bf16, a->gate->bias, a->up->bias, n, a->glu};
+    const struct scales left = {unscaled ? cuda_row_scales(d, a->in) : NULL, {gate->scales, up->scales}};
+    const struct glu_job j = {a->scratch, a->gate->bias, a->up->bias, left, n, a->glu};
     const uint32_t threads = n <= 512 * HELD * 4 ? 512 : 1024;
     const struct act_rows out = act_rows_of(a->out, a->forms);
     if (a->forms == ACT_F8 && cuda_f8_rows(d, b->n_rows) && n % 16 == 0 && n <= threads * HELD * 4) {
-        cuda_launch(d, glu_f8_kernel, dim3(b->n_rows), threads, 0, j, a->out->f8, a->out->f8_scale);
+        cuda_launch(d, bf16 ? glu_f8_kernel<true> : glu_f8_kernel<false>, dim3(b->n_rows), threads, 0, j, a->out->f8,
+            a->out->f8_scale);
         a->out->has_f8 = true;
     } else
-        cuda_launch(d, glu_kernel, dim3((n / 4 + 255) / 256, b->n_rows), 256, 0, j, out);
+        cuda_launch(d, bf16 ? glu_kernel<true> : glu_kernel<false>,
+            dim3((n / 4 + 256 * EACH - 1) / (256 * EACH), b->n_rows), 256, 0, j, out);
 }

@@ -240,12 +240,30 @@ __device__ __forceinline__ void act_put2(struct act_rows out, size_t at, float x
         *(uint32_t *)(out.bf16 + at) = pack_bf16(x, y);
 }
 
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 __device__ __forceinline__ float glu_of(float gate, float up, enum glu kind)
 {
+    /* the quotient's own rule for divisors beyond 2^126 is the limit: nothing */
     const float y = kind == GLU_SILU
-                        ? gate / (1.0f + expf(-gate))
+                        ? __fdividef(gate, 1.0f + exp2_fast(-gate * LOG2E))
                         : 0.5f * gate * (1.0f + tanhf(0.797884561f * (gate + 0.044715f * gate * gate * gate)));
     return y * up;
+}
+
+/* Four neighbours of row r that a product left unscaled, from column `at` of matrix m. */
+__device__ __forceinline__ float4 scaled4(const struct scales &s, float4 x, size_t r, int m, uint32_t at)
+{
+    if (s.row == NULL)
+        return x;
+    const float row = s.row[r];
+    const float4 column = *(const float4 *)(s.column[m] + at);
+    return make_float4(x.x * row * column.x, x.y * row * column.y, x.z * row * column.z, x.w * row * column.w);
 }
 
 /* ---- plain numbers -------------------------------------------------------------------------------------------------
@@ -364,13 +382,6 @@ __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c)
     uint32_t r;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
-}
-
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 #endif

@@ -31,6 +31,8 @@ static struct few_rows few_rows_of(enum format f)
 
 #define SKINNY_MOST 16 /* rows that its kernel takes at a time */
 
+#define UNSCALED_MOST 1024 /* rows of an F8 product that is left unscaled */
+
 static enum cuda_way preferred = CUDA_WAY_TABLE;
 
 extern "C" void cuda_prefer(enum cuda_way way)
@@ -85,6 +87,20 @@ bool cuda_gives_bf16(const struct dev *d, const struct matrix *m)
     return m->format == FORMAT_BF16 || m->format == FORMAT_F8;
 }
 
+/* A tall matrix fills the card with tiles of 128 rows, unless the last is nearly empty; and its readers pay for the
+ * scales of its columns. */
+bool cuda_leaves_scales(const struct dev *d, const struct matrix *m, uint32_t n_rows)
+{
+    const bool is_tall = m->n_out > 2 * m->n_in, is_odd = n_rows % 128 != 0 && n_rows % 128 <= 64;
+    return m->format == FORMAT_F8 && !d->deterministic && !cuda_is_skinny(d, m, n_rows) && (n_rows < 512 || is_odd) &&
+           (!is_tall || is_odd) && n_rows <= UNSCALED_MOST;
+}
+
+const float *cuda_row_scales(const struct dev *d, const struct acts *in)
+{
+    return in->has_f8 ? in->f8_scale : d->acts_scale;
+}
+
 /* ---- cuBLASLt ------------------------------------------------------------------------------------------------------
  */
 
@@ -114,16 +130,18 @@ static int make_parts(struct lt_parts *l, const struct lt_call *c)
     int status = cublasLtMatmulDescCreate(&l->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (status == 0)
         status = set(l->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+    if (status == 0 && c->type == CUDA_R_8F_E4M3) {
+        const int8_t fast = 1;
+        status = set(l->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+    }
     if (status == 0 && c->w_scale != NULL) {
         const cublasLtMatmulMatrixScale_t per_row = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-        const int8_t fast = 1;
         status = set(l->op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &per_row, sizeof per_row);
         status = status != 0 ? status : set(l->op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &per_row, sizeof per_row);
         status =
             status != 0 ? status : set(l->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &c->w_scale, sizeof c->w_scale);
         status =
             status != 0 ? status : set(l->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &c->a_scale, sizeof c->a_scale);
-        status = status != 0 ? status : set(l->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
     }
     if (status == 0)
         status = cublasLtMatrixLayoutCreate(&l->w, c->type, c->k, c->n_out, c->ldw);
@@ -164,7 +182,7 @@ static const cublasLtMatmulAlgo_t *plan_for(struct dev *d, const struct lt_parts
     for (uint32_t i = 0; i < d->n_plans; i++) {
         struct lt_plan *p = &d->plans[i];
         if (p->m == c->n_out && p->n == c->rows && p->k == c->k && p->ldw == c->ldw && p->ldc == c->ldc &&
-            p->type == c->type && p->out_type == c->out_type) {
+            p->type == c->type && p->out_type == c->out_type && p->is_scaled == (c->w_scale != NULL)) {
             p->used = ++d->clock;
             return &p->algo;
         }
@@ -197,6 +215,7 @@ static const cublasLtMatmulAlgo_t *plan_for(struct dev *d, const struct lt_parts
     p->ldc = c->ldc;
     p->type = c->type;
     p->out_type = c->out_type;
+    p->is_scaled = c->w_scale != NULL;
     p->used = ++d->clock;
     p->algo = found.algo;
     return &p->algo;
@@ -286,8 +305,8 @@ static void product_library(struct dev *d, const struct product *p)
             cuda_rows_to_f8(d, p->in, p->n_rows);
         c.type = CUDA_R_8F_E4M3;
         c.a = p->in->has_f8 ? p->in->f8 : d->acts_f8;
-        c.w_scale = m->scales;
-        c.a_scale = p->in->has_f8 ? p->in->f8_scale : d->acts_scale;
+        c.w_scale = p->unscaled ? NULL : m->scales;
+        c.a_scale = p->unscaled ? NULL : cuda_row_scales(d, p->in);
         break;
     default:
         c.type = CUDA_R_16F;

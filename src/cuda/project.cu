@@ -2,8 +2,7 @@
 #include "cuda/kernels.cuh"
 
 /* x += post_norm(y + bias), or x += bias where the product itself added (y NULL). */
-__global__ static void add_kernel(
-    float *x, const void *y, enum dtype y_dtype, const float *bias, const float *gain, float eps, uint32_t n)
+__global__ static void add_kernel(float *x, const float *y, const float *bias, const float *gain, float eps, uint32_t n)
 {
     launch_wait();
     float *to = x + (size_t)blockIdx.x * n;
@@ -11,15 +10,30 @@ __global__ static void add_kernel(
     float sum = 0.0f, inv = 1.0f;
     if (gain != NULL) {
         for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-            const float v = float_load(y, from + i, y_dtype) + (bias != NULL ? bias[i] : 0.0f);
+            const float v = y[from + i] + (bias != NULL ? bias[i] : 0.0f);
             sum += v * v;
         }
         inv = rsqrtf(block_reduce<false>(sum) / (float)n + eps);
     }
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-        const float v = (y != NULL ? float_load(y, from + i, y_dtype) : 0.0f) + (bias != NULL ? bias[i] : 0.0f);
+        const float v = (y != NULL ? y[from + i] : 0.0f) + (bias != NULL ? bias[i] : 0.0f);
         to[i] += gain != NULL ? v * inv * gain[i] : v;
     }
+}
+
+/* x += y, which a product left unscaled, by four neighbours. */
+__global__ static void add_scaled_kernel(float *x, const __nv_bfloat16 *y, struct scales left, uint32_t n)
+{
+    launch_wait();
+    const uint32_t at = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
+    const size_t from = (size_t)blockIdx.y * n + at;
+    if (at >= n)
+        return;
+    const uint2 w = *(const uint2 *)(y + from);
+    const float4 v = make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
+        __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
+    const float4 old = *(const float4 *)(x + from), s = scaled4(left, v, blockIdx.y, 0, at);
+    *(float4 *)(x + from) = make_float4(old.x + s.x, old.y + s.y, old.z + s.z, old.w + s.w);
 }
 
 void cuda_project(struct dev *d, const struct batch *b, const struct project_args *a)
@@ -27,13 +41,18 @@ void cuda_project(struct dev *d, const struct batch *b, const struct project_arg
     const struct matrix *m = matrix_of(a->w);
     const uint32_t n = a->w->n_out;
     cuda_trace(d, a->w);
-    /* The library's F8 products write bf16 only, so the sum is taken here. */
-    const bool small = cuda_is_skinny(d, m, b->n_rows), bf16 = !small && m->format == FORMAT_F8;
-    const bool direct = a->post_gain == NULL && !bf16;
-    struct product p = {m, n, b->n_rows, a->in, direct ? (void *)a->x : (void *)a->scratch, n, direct, bf16};
+    if (a->post_gain == NULL && a->w->bias == NULL && n % 4 == 0 && cuda_leaves_scales(d, m, b->n_rows)) {
+        const struct product p = {m, n, b->n_rows, a->in, a->scratch, n, false, true, true};
+        cuda_product(d, &p);
+        const struct scales left = {cuda_row_scales(d, a->in), {m->scales}};
+        cuda_launch(d, add_scaled_kernel, dim3((n / 4 + 255) / 256, b->n_rows), 256, 0, a->x,
+            (const __nv_bfloat16 *)a->scratch, left, n);
+        return;
+    }
+    const bool direct = a->post_gain == NULL;
+    const struct product p = {m, n, b->n_rows, a->in, direct ? (void *)a->x : (void *)a->scratch, n, direct, false};
     cuda_product(d, &p);
     if (!direct || a->w->bias != NULL)
         cuda_launch(d, add_kernel, dim3(b->n_rows), 256, 0, a->x,
-            direct ? (const void *)NULL : (const void *)a->scratch, bf16 ? DTYPE_BF16 : DTYPE_F32, a->w->bias,
-            a->post_gain, a->post_eps, n);
+            direct ? (const float *)NULL : (const float *)a->scratch, a->w->bias, a->post_gain, a->post_eps, n);
 }

@@ -5,10 +5,12 @@
 #include "cuda/skinny.h"
 
 #define HEADS_PER_BLOCK 4
+#define HEADS_EACH      4 /* of a warp, that are loaded together */
 
 struct heads_job {
     const void *in;       /* [T][(Q + 2G) * D], f32 or bf16 */
     bool in_bf16, rounds; /* rounds: as skinny_job's */
+    struct scales left;   /* columns: queries, keys, values */
     uint32_t n_rows;
     float *q;
     const float *q_gain, *k_gain;
@@ -77,10 +79,12 @@ __global__ static void heads_kernel(const __grid_constant__ struct heads_job j)
     const uint32_t part = head < h.n_heads ? 0 : head < h.n_heads + h.n_kv_heads ? 1 : 2;
     const uint32_t local = head - (part == 0 ? 0 : part == 1 ? h.n_heads : h.n_heads + h.n_kv_heads);
     const float *bias = h.bias[part], *gain = part == 0 ? j.q_gain : part == 1 ? j.k_gain : NULL;
+    const float *scale = j.left.column[part], row_scale = j.left.row != NULL ? j.left.row[row] : 0.0f;
     const size_t from = ((size_t)row * n_all + head) * n;
     float sum = 0.0f;
     for (uint32_t i = lane; i < n; i += 32) {
-        const float y = float_load(j.in, from + i, j.in_bf16 ? DTYPE_BF16 : DTYPE_F32);
+        float y = float_load(j.in, from + i, j.in_bf16 ? DTYPE_BF16 : DTYPE_F32);
+        y *= j.left.row != NULL ? row_scale * scale[local * n + i] : 1.0f;
         const float v = (j.rounds ? as_bf16(y) : y) + (bias != NULL ? bias[local * n + i] : 0.0f);
         x[i] = v;
         sum += v * v;
@@ -129,6 +133,49 @@ __device__ static void store_two(
     }
 }
 
+/* What all heads of a row need. */
+struct turns {
+    uint32_t slot;
+    float row_scale;
+    float4 pairs; /* HALVES: pairs 2l and 2l+1 */
+    float2 low, high;
+};
+
+/* A head of 128: a and b are elements 2l, 2l+1 and the two 64 further. */
+__device__ static void head_128(const struct heads_job &j, const struct turns &t, uint32_t head, uint32_t a, uint32_t b)
+{
+    const struct skinny_heads &h = j.h;
+    const uint32_t lane = threadIdx.x % 32, row = blockIdx.x;
+    float x0 = __uint_as_float(a << 16), x1 = __uint_as_float(a & 0xffff0000u);
+    float y0 = __uint_as_float(b << 16), y1 = __uint_as_float(b & 0xffff0000u);
+    const bool is_v = head >= h.n_heads + h.n_kv_heads, is_q = head < h.n_heads;
+    const uint32_t local = head - (is_q ? 0 : h.n_heads + (is_v ? h.n_kv_heads : 0));
+    if (j.left.row != NULL) {
+        const float *scale = j.left.column[is_q ? 0 : is_v ? 2 : 1] + local * 128;
+        const float2 s = *(const float2 *)(scale + 2 * lane), u = *(const float2 *)(scale + 64 + 2 * lane);
+        x0 *= t.row_scale * s.x;
+        x1 *= t.row_scale * s.y;
+        y0 *= t.row_scale * u.x;
+        y1 *= t.row_scale * u.y;
+    }
+    if (!is_v && h.rope == ROPE_HALVES) {
+        turn(x0, y0, make_float2(t.pairs.x, t.pairs.y));
+        turn(x1, y1, make_float2(t.pairs.z, t.pairs.w));
+    } else if (!is_v) {
+        turn(x0, x1, t.low);
+        turn(y0, y1, t.high);
+    }
+    if (is_q) {
+        float2 *q = (float2 *)(j.q + ((size_t)row * h.n_heads + head) * 128);
+        q[lane] = make_float2(x0, x1);
+        q[lane + 32] = make_float2(y0, y1);
+    } else if (t.slot != KV_SLOT_NONE) {
+        unsigned char *to = head_at(h, t.slot, local, !is_v);
+        store_two(h, to, t.slot % 16, 2 * lane, x0, x1);
+        store_two(h, to, t.slot % 16, 2 * lane + 64, y0, y1);
+    }
+}
+
 /* Heads of 128 that turn whole, from bf16, into a cache of 16 or 8 bits, without norms: a lane holds elements 2l, 2l+1
  * and the two 64 further, so whatever turns together is its own. A warp takes a row and head. */
 __global__ static void heads_128_kernel(const __grid_constant__ struct heads_job j)
@@ -136,34 +183,28 @@ __global__ static void heads_128_kernel(const __grid_constant__ struct heads_job
     launch_wait();
     const struct skinny_heads &h = j.h;
     const uint32_t lane = threadIdx.x % 32, n_all = h.n_heads + 2 * h.n_kv_heads, row = blockIdx.x;
-    const float *table = h.rope_table + (size_t)h.pos[row] * 128;
-    const uint32_t slot = h.slot[row];
-    const float4 pairs = *(const float4 *)(table + 4 * lane); /* HALVES: pairs 2l and 2l+1 */
-    const float2 low = *(const float2 *)(table + 2 * lane), high = *(const float2 *)(table + 64 + 2 * lane);
-    for (uint32_t head = threadIdx.x / 32; head < n_all; head += blockDim.x / 32) {
-        const uint32_t *from = (const uint32_t *)((const __nv_bfloat16 *)j.in + ((size_t)row * n_all + head) * 128);
-        const uint32_t a = from[lane], b = from[lane + 32];
-        float x0 = __uint_as_float(a << 16), x1 = __uint_as_float(a & 0xffff0000u);
-        float y0 = __uint_as_float(b << 16), y1 = __uint_as_float(b & 0xffff0000u);
-        const bool is_v = head >= h.n_heads + h.n_kv_heads, is_q = head < h.n_heads;
-        if (!is_v && h.rope == ROPE_HALVES) {
-            turn(x0, y0, make_float2(pairs.x, pairs.y));
-            turn(x1, y1, make_float2(pairs.z, pairs.w));
-        } else if (!is_v) {
-            turn(x0, x1, low);
-            turn(y0, y1, high);
-        }
-        if (is_q) {
-            float2 *q = (float2 *)(j.q + ((size_t)row * h.n_heads + head) * 128);
-            q[lane] = make_float2(x0, x1);
-            q[lane + 32] = make_float2(y0, y1);
-        } else if (slot != KV_SLOT_NONE) {
-            const uint32_t local = head - h.n_heads - (is_v ? h.n_kv_heads : 0);
-            unsigned char *to = head_at(h, slot, local, !is_v);
-            store_two(h, to, slot % 16, 2 * lane, x0, x1);
-            store_two(h, to, slot % 16, 2 * lane + 64, y0, y1);
-        }
+    const uint32_t warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+    const uint32_t *in = (const uint32_t *)j.in + (size_t)row * n_all * 64 + lane;
+    uint32_t a[HEADS_EACH], b[HEADS_EACH];
+#pragma unroll
+    for (uint32_t i = 0; i < HEADS_EACH; i++) { /* all on their way before the first is used */
+        const uint32_t head = warp + i * n_warps;
+        a[i] = head < n_all ? __ldg(in + head * 64) : 0;
+        b[i] = head < n_all ? __ldg(in + head * 64 + 32) : 0;
     }
+    struct turns t;
+    t.slot = h.slot[row];
+    t.row_scale = j.left.row != NULL ? j.left.row[row] : 0.0f;
+    const float *table = h.rope_table + (size_t)h.pos[row] * 128;
+    t.pairs = *(const float4 *)(table + 4 * lane);
+    t.low = *(const float2 *)(table + 2 * lane);
+    t.high = *(const float2 *)(table + 64 + 2 * lane);
+#pragma unroll
+    for (uint32_t i = 0; i < HEADS_EACH; i++)
+        if (warp + i * n_warps < n_all)
+            head_128(j, t, warp + i * n_warps, a[i], b[i]);
+    for (uint32_t head = warp + HEADS_EACH * n_warps; head < n_all; head += n_warps)
+        head_128(j, t, head, __ldg(in + head * 64), __ldg(in + head * 64 + 32));
 }
 
 static bool is_plain_128(const struct heads_job *j)
@@ -232,7 +273,7 @@ static void qkv_skinny(
     }
 }
 
-static void qkv_products(struct dev *d, const struct batch *b, const struct qkv_args *a, bool bf16)
+static void qkv_products(struct dev *d, const struct batch *b, const struct qkv_args *a, bool bf16, bool unscaled)
 {
     const struct weight *const w[3] = {a->wq, a->wk, a->wv};
     const uint32_t all = (a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
@@ -242,8 +283,8 @@ static void qkv_products(struct dev *d, const struct batch *b, const struct qkv_
         int next = i + 1;
         while (next < 3 && cuda_adjacent(w[next - 1], w[next]))
             rows += w[next++]->n_out;
-        const struct product p = {
-            matrix_of(w[i]), rows, b->n_rows, a->in, (char *)a->scratch + first * (bf16 ? 2 : 4), all, false, bf16};
+        const struct product p = {matrix_of(w[i]), rows, b->n_rows, a->in, (char *)a->scratch + first * (bf16 ? 2 : 4),
+            all, false, bf16, unscaled};
         cuda_product(d, &p);
         first += rows;
         i = next;
@@ -253,13 +294,14 @@ static void qkv_products(struct dev *d, const struct batch *b, const struct qkv_
 void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a)
 {
     const struct weight *const w[3] = {a->wq, a->wk, a->wv};
-    bool skinny = true, bf16 = true, rounds = d->deterministic;
+    bool skinny = true, bf16 = true, rounds = d->deterministic, unscaled = true;
     cuda_trace(d, a->wq);
     for (int i = 0; i < 3; i++) {
         const bool small = cuda_is_skinny(d, matrix_of(w[i]), b->n_rows);
         skinny = skinny && small;
         bf16 = bf16 && !small && cuda_gives_bf16(d, matrix_of(w[i]));
         rounds = rounds && cuda_gives_bf16(d, matrix_of(w[i]));
+        unscaled = unscaled && bf16 && cuda_leaves_scales(d, matrix_of(w[i]), b->n_rows);
     }
     const enum dtype kv_dtype = a->layer->dtype;
     const bool plain_kv = kv_dtype != DTYPE_Q8_0;
@@ -269,11 +311,13 @@ void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const s
         qkv_skinny(d, b, kv, a, rounds);
         return;
     }
-    qkv_products(d, b, a, bf16);
+    qkv_products(d, b, a, bf16, unscaled);
     struct heads_job j = {};
     j.in = a->scratch;
     j.in_bf16 = bf16;
     j.rounds = rounds;
+    j.left = {unscaled ? cuda_row_scales(d, a->in) : NULL,
+        {matrix_of(a->wq)->scales, matrix_of(a->wk)->scales, matrix_of(a->wv)->scales}};
     j.n_rows = b->n_rows;
     j.q = a->q;
     j.q_gain = a->q_gain;

@@ -43,6 +43,15 @@ bool cuda_adjacent(const struct weight *, const struct weight *)
 {
     return true;
 }
+static const float *row_scales; /* of a product that was left unscaled; NULL = none is */
+bool cuda_leaves_scales(const struct dev *, const struct matrix *, uint32_t)
+{
+    return row_scales != NULL;
+}
+const float *cuda_row_scales(const struct dev *, const struct acts *)
+{
+    return row_scales;
+}
 void cuda_product(struct dev *, const struct product *)
 {
 }
@@ -110,7 +119,7 @@ static void check_norm(uint32_t n, uint32_t rows, uint32_t forms, bool f8)
     check(worth(out.a, rows, f8), want, f8, "norm of " + std::to_string(n));
 }
 
-static void check_glu(uint32_t n, uint32_t rows, enum format format, uint32_t forms, bool f8)
+static void check_glu(uint32_t n, uint32_t rows, enum format format, uint32_t forms, bool f8, bool unscaled = false)
 {
     acts_room out(rows, n);
     const bool bf16 = format == FORMAT_F8;
@@ -126,12 +135,21 @@ static void check_glu(uint32_t n, uint32_t rows, enum format format, uint32_t fo
     }
     for (uint32_t i = 0; i < n; i++)
         bias.p[i] = random_normal();
-    struct matrix m = {};
-    m.format = format;
-    m.n_out = n;
+    aligned<float> of_rows(rows), of_columns(2 * n);
+    for (uint32_t i = 0; i < rows; i++)
+        of_rows.p[i] = unscaled ? std::fabs(random_normal()) + 0.5f : 1.0f;
+    for (uint32_t i = 0; i < 2 * n; i++)
+        of_columns.p[i] = unscaled ? std::fabs(random_normal()) + 0.5f : 1.0f;
+    row_scales = unscaled ? of_rows.p : NULL;
+    struct matrix m[2] = {};
+    m[0].format = m[1].format = format;
+    m[0].n_out = m[1].n_out = n;
+    m[0].scales = of_columns.p;
+    m[1].scales = of_columns.p + n;
     struct weight gate = {}, up = {};
     gate.n_out = up.n_out = n;
-    gate.packed = up.packed = &m;
+    gate.packed = &m[0];
+    up.packed = &m[1];
     gate.bias = bias.p;
     struct batch b = {};
     b.n_rows = rows;
@@ -139,7 +157,9 @@ static void check_glu(uint32_t n, uint32_t rows, enum format format, uint32_t fo
     cuda_gate_up(&device, &b, &args);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t i = 0; i < n; i++) {
-            const double g = in[(size_t)r * 2 * n + i] + (double)bias.p[i], u = in[(size_t)r * 2 * n + n + i];
+            const double row = (double)of_rows.p[r], s = row * (double)of_columns.p[i];
+            const double g = in[(size_t)r * 2 * n + i] * s + (double)bias.p[i];
+            const double u = in[(size_t)r * 2 * n + n + i] * row * (double)of_columns.p[n + i];
             want.push_back(g / (1.0 + std::exp(-g)) * u);
         }
     check(worth(out.a, rows, f8), want, f8, "gate of " + std::to_string(n));
@@ -160,5 +180,7 @@ int main()
             check_glu(n, rows, FORMAT_Q8, ACT_F16, false);
         }
     check_glu(32784, 3, FORMAT_F8, ACT_F8, false);
+    check_glu(4096, 3, FORMAT_F8, ACT_F8, true, true);
+    check_glu(272, 5, FORMAT_F8, ACT_F16, false, true);
     return verdict("rows");
 }

@@ -85,6 +85,7 @@ extern uint3 emulated_grid, emulated_size;
 emulated_block_state &emulated_block();
 emulated_block_state &emulated_neighbour(uint32_t rank);
 emulated_warp &emulated_lanes();
+void emulated_yield();
 void emulated_meet_block();
 void emulated_meet_cluster();
 void emulated_meet_warp();
@@ -261,6 +262,12 @@ template <class T, class U> T atomicAdd(T *p, U x)
     *p += x;
     return before;
 }
+template <class T> T atomicMax(T *p, T x)
+{
+    const T before = *p;
+    *p = std::max(before, x);
+    return before;
+}
 
 /* ---- memory --------------------------------------------------------------------------------------------------------
  */
@@ -349,6 +356,13 @@ inline void act_put2(struct act_rows out, size_t at, float x, float y)
 inline float glu_of(float gate, float up, enum glu)
 {
     return gate / (1.0f + std::exp(-gate)) * up;
+}
+inline float4 scaled4(const struct scales &s, float4 x, size_t r, int m, uint32_t at)
+{
+    if (s.row == NULL)
+        return x;
+    const float row = s.row[r], *column = s.column[m] + at;
+    return make_float4(x.x * row * column[0], x.y * row * column[1], x.z * row * column[2], x.w * row * column[3]);
 }
 inline void float_store(void *p, size_t at, enum dtype dtype, float x)
 {
