@@ -4,7 +4,6 @@
 #include "cuda/resident.h"
 
 #define AHEAD_BYTES ((uint64_t)24 << 20)
-#define SPLIT_LEAST 64 /* positions of a part */
 
 static bool has_tiles(const struct attend_args *a)
 {
@@ -62,10 +61,12 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     const uint32_t wide = attend_wide_rows(d, &j);
     const uint32_t tile_rows = fixed ? PACK / j.per_kv : wide > 0 ? wide : attend_tile_rows(a->head_dim, j.per_kv);
     if (d->is_collecting && resident_attend(d, b, &j)) {
-        attend_plan(d, b, j.per_kv, tile_rows, d->n_sms / j.n_kv_heads, RESIDENT_SPLIT);
+        const struct cut cut = {d->n_sms, j.n_kv_heads, RESIDENT_SPLIT};
+        attend_plan(d, b, j.per_kv, tile_rows, &cut);
         return;
     }
-    attend_plan(d, b, j.per_kv, tile_rows, 3 * d->n_sms / j.n_kv_heads, SPLIT_LEAST);
+    const struct cut cut = attend_cut(d, &j);
+    attend_plan(d, b, j.per_kv, tile_rows, &cut);
     attend_decode(d, b, &j);
     if (fixed && b->n_rows > 1) /* one row is decoded for certain */
         attend_whole(d, b, &j);

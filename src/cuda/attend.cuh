@@ -24,6 +24,12 @@ struct plan_tile {
     uint32_t seq, first; /* rows of the sequence, counted from its first of this step */
 };
 
+/* Whom the parts are for: blocks, each of which takes one part of one kv head at a time, of `unit` positions at least.
+ */
+struct cut {
+    uint32_t blocks, n_kv_heads, unit;
+};
+
 struct plan {
     uint32_t n_items, n_tiles, split;
     struct plan_item items[PARTS_MAX];
@@ -163,10 +169,9 @@ template <int THREADS> __device__ inline bool attend_is_last(uint32_t *counter, 
 }
 
 /* Launchers: attend_plan.cu, attend_decode.cu, attend_prefill.cu, attend_wide.cu, attend_simple.cu. */
-/* blocks: that parts are for, at least one each where the context allows parts of `shortest`. */
-void attend_plan(
-    struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, uint32_t blocks, uint32_t shortest);
+void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, const struct cut *cut);
 uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv);
+struct cut attend_cut(const struct dev *d, const struct attend_job *j); /* of attend_decode */
 void attend_decode(struct dev *d, const struct batch *b, const struct attend_job *j);
 /* Tiles of PACK pairs, part after part: the same bits as attend_decode gives, for any number of rows. */
 void attend_whole(struct dev *d, const struct batch *b, const struct attend_job *j);

@@ -3,7 +3,9 @@
 
 #define THREADS    1024
 #define SPLIT_FREE 1024 /* where the search for a length starts when it may depend on the batch */
-#define ROUNDS     8    /* parts per block of the decode kernel, at most */
+#define ROUNDS     8    /* parts per block of the decode kernel, at most; */
+#define LENGTHS    64   /* beyond it so many lengths are tried, */
+#define PART_TAX   56   /* where a part costs so many positions beside its own */
 
 /* Exclusive sum over the block; total in every thread. */
 __device__ static uint32_t scan(uint32_t x, uint32_t &total)
@@ -56,7 +58,7 @@ __device__ static uint32_t parts_of(const struct batch_seq &s, uint32_t per_kv, 
     return parts;
 }
 
-/* Places that the parts of all sequences take at this split; the plan doubles it until they fit. */
+/* Places that the parts of all sequences take at this split. */
 __device__ static uint32_t parts_at(const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv, uint32_t split)
 {
     uint32_t mine = 0, places, total;
@@ -69,20 +71,64 @@ __device__ static uint32_t parts_at(const struct batch_seq *seqs, uint32_t n_seq
     return total;
 }
 
-/* fixed: cuts that depend on the sequence alone. Otherwise parts are long, since each costs some microseconds beside
- * its bytes, but there are `least` of them, so that every block of the decode kernel has one, where the context allows
- * it. */
+/* Lengths that are tried, ascending: eight to every doubling. */
+__device__ static uint32_t length_of(uint32_t i)
+{
+    return SPLIT_FREE / 8 * (8 + i % 8) << i / 8;
+}
+
+/* For contexts that make many parts of any length: the one that keeps the blocks busy for the shortest time. Each takes
+ * one part of one kv head after the other, and few blocks may have one more than the others. */
+__device__ static uint32_t best_split(
+    const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv, const struct cut &c)
+{
+    __shared__ uint32_t parts[LENGTHS], places[LENGTHS];
+    if (threadIdx.x < LENGTHS)
+        parts[threadIdx.x] = places[threadIdx.x] = 0;
+    __syncthreads();
+    uint32_t my_parts = 0, my_places = 0;
+    for (uint32_t i = threadIdx.x / LENGTHS; i < n_seqs; i += THREADS / LENGTHS)
+        if (is_decode(seqs[i], per_kv)) {
+            uint32_t n;
+            my_parts += parts_of(seqs[i], per_kv, length_of(threadIdx.x % LENGTHS), n);
+            my_places += n;
+        }
+    atomicAdd(&parts[threadIdx.x % LENGTHS], my_parts);
+    atomicAdd(&places[threadIdx.x % LENGTHS], my_places);
+    __syncthreads();
+    uint32_t best = 1u << 30;
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < LENGTHS; i++) {
+        const uint64_t rounds = (parts[i] * c.n_kv_heads + c.blocks - 1) / c.blocks;
+        if (places[i] <= PARTS_MAX && rounds * (length_of(i) + PART_TAX) < least) {
+            least = rounds * (length_of(i) + PART_TAX);
+            best = length_of(i);
+        }
+    }
+    return best;
+}
+
+/* Parts are long, since each costs some microseconds beside its bytes, but every block of the decode kernel has one
+ * where the context allows it. */
+__device__ static uint32_t free_split(
+    const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv, const struct cut &c)
+{
+    const uint32_t least = c.blocks / c.n_kv_heads;
+    uint32_t split = SPLIT_FREE;
+    while (split > c.unit && parts_at(seqs, n_seqs, per_kv, split) < least)
+        split /= 2;
+    return parts_at(seqs, n_seqs, per_kv, split) > min(ROUNDS * least, PARTS_MAX) ? best_split(seqs, n_seqs, per_kv, c)
+                                                                                  : split;
+}
+
+/* fixed: cuts that depend on the sequence alone. */
 __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv,
-    uint32_t rows_per_tile, bool fixed, uint32_t least, uint32_t shortest, struct plan *plan)
+    uint32_t rows_per_tile, bool fixed, struct cut cut, struct plan *plan)
 {
     launch_wait();
-    uint32_t split = fixed ? SPLIT : SPLIT_FREE;
-    const uint32_t most = fixed ? PARTS_MAX : min(ROUNDS * least, PARTS_MAX);
-    while (!fixed && split > shortest && parts_at(seqs, n_seqs, per_kv, split) < least)
-        split /= 2;
-    const bool whole = fixed && parts_at(seqs, n_seqs, per_kv, split) > most; /* everybody as tiles: the same bits */
-    while (!fixed && parts_at(seqs, n_seqs, per_kv, split) > most && split < 1u << 30)
-        split *= 2;
+    const uint32_t split = fixed ? SPLIT : free_split(seqs, n_seqs, per_kv, cut);
+    const bool whole =
+        fixed && parts_at(seqs, n_seqs, per_kv, split) > PARTS_MAX; /* everybody as tiles: the same bits */
     uint32_t items = 0, slots = 0, tiles = 0;
     for (uint32_t base = 0; base < n_seqs; base += THREADS) {
         const uint32_t i = base + threadIdx.x;
@@ -120,13 +166,12 @@ __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs
     }
 }
 
-void attend_plan(
-    struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, uint32_t blocks, uint32_t shortest)
+void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, const struct cut *cut)
 {
     if (d->planned_version == d->batch_version && d->planned_per_kv == per_kv)
         return;
     cuda_launch_beside(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile, d->deterministic,
-        blocks, shortest, d->plan);
+        *cut, d->plan);
     d->planned_version = d->batch_version;
     d->planned_per_kv = per_kv;
 }

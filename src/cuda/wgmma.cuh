@@ -34,11 +34,34 @@ __device__ __forceinline__ void wgmma_begin()
 #endif
 }
 
-/* All that was begun is done. */
-__device__ __forceinline__ void wgmma_end()
+/* What was begun goes on by itself from here, */
+__device__ __forceinline__ void wgmma_commit()
 {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+/* and is done here. */
+__device__ __forceinline__ void wgmma_wait()
+{
+#if __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#endif
+}
+
+/* This warpgroup's threads give registers back, or take them: N each from here on. */
+template <int N> __device__ __forceinline__ void warpgroup_registers_down()
+{
+#if __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+
+template <int N> __device__ __forceinline__ void warpgroup_registers_up()
+{
+#if __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 #endif
 }
 
@@ -61,14 +84,14 @@ __device__ __forceinline__ void wgmma_end()
 #define WGMMA(...) (void)0
 #endif
 
-/* keys: c (64 x 64) = or += a x b^T, 16 elements of each: rows of both are k.
+/* keys: c (64 x 128) = or += a x b^T, 16 elements of each: rows of both are k.
  * values: c (64 x 64, or 128) += a x b: 16 rows of b are k, its columns lie behind each other. */
 #define WGMMA_OF(T, type)                                                                                              \
-    __device__ __forceinline__ void wgmma_keys(T, float(&c)[8][4], uint64_t a, uint64_t b, bool adds)                  \
+    __device__ __forceinline__ void wgmma_keys(T, float(&c)[16][4], uint64_t a, uint64_t b, bool adds)                 \
     {                                                                                                                  \
-        WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\twgmma.mma_async.sync.aligned.m64n64k16.f32." type       \
-              " {" NAMES_32 "}, %32, %33, p, 1, 1, 0, 0;\n\t}"                                                         \
-              : SUMS(c, 0)                                                                                             \
+        WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\twgmma.mma_async.sync.aligned.m64n128k16.f32." type      \
+              " {" NAMES_64 "}, %64, %65, p, 1, 1, 0, 0;\n\t}"                                                         \
+              : SUMS(c, 0), SUMS(c, 8)                                                                                 \
               : "l"(a), "l"(b), "r"((uint32_t)adds));                                                                  \
     }                                                                                                                  \
     __device__ __forceinline__ void wgmma_values(T, float(&c)[8][4], const uint32_t(&a)[4], uint64_t b)                \

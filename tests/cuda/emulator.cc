@@ -50,7 +50,7 @@ static void next_fiber()
     while (emulated_now->is_done);
 }
 
-static void yield()
+void emulated_yield()
 {
     emulated_fiber *me = emulated_now;
     if (++n_turns > TURNS_MAX) {
@@ -70,7 +70,7 @@ static void meet_at(uint32_t &n_here, uint64_t &turn, size_t expected)
         turn++;
     }
     while (turn == mine)
-        yield();
+        emulated_yield();
 }
 
 void emulated_meet_block()

@@ -204,7 +204,8 @@ static std::vector<float> attend(const shape &c, const std::vector<part> &parts,
     const uint32_t tile_rows = fixed  ? PACK / per_kv
                                : wide ? attend_wide_rows(&device, &j)
                                       : attend_tile_rows(c.head_dim, per_kv);
-    attend_plan(&device, &b, per_kv, tile_rows, 3 * device.n_sms / c.n_kv_heads + 1, 64);
+    const struct cut cut = attend_cut(&device, &j);
+    attend_plan(&device, &b, per_kv, tile_rows, &cut);
     attend_decode(&device, &b, &j);
     if (fixed)
         attend_whole(&device, &b, &j);
@@ -299,7 +300,7 @@ int main()
         check_near(c, {{1, 0, 70}, {2, 290, 1}}, true);
         const std::vector<part> prompts = {{1, 0, 70}, {2, 290, 1}, {3, 150, 67}};
         check_near(c, prompts, false);
-        if ((c.kv == DTYPE_F16 || c.kv == DTYPE_BF16) && (c.head_dim == 64 || c.head_dim == 128))
+        if (c.kv != DTYPE_Q8_0 && (c.head_dim == 64 || c.head_dim == 128))
             check_near(c, prompts, false, true);
     }
     check_bits(shapes[0]);

@@ -17,7 +17,16 @@ inline void shared_ready()
 inline void wgmma_begin()
 {
 }
-inline void wgmma_end()
+inline void wgmma_commit()
+{
+}
+inline void wgmma_wait()
+{
+}
+template <int N> void warpgroup_registers_down()
+{
+}
+template <int N> void warpgroup_registers_up()
 {
 }
 
@@ -37,10 +46,10 @@ inline uint32_t emulated_columns(uint64_t description)
     return (uint32_t)(description >> 16 & 0x3fff) << 4;
 }
 
-template <class T> void wgmma_keys(T type, float (&c)[8][4], uint64_t a, uint64_t b, bool adds)
+template <class T> void wgmma_keys(T type, float (&c)[16][4], uint64_t a, uint64_t b, bool adds)
 {
     const uint32_t lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
-    for (uint32_t e = 0; e < 32; e++) {
+    for (uint32_t e = 0; e < 64; e++) {
         const uint32_t row = first + e % 4 / 2 * 8, column = e / 4 * 8 + lane % 4 * 2 + e % 2;
         float sum = 0.0f;
         for (uint32_t k = 0; k < 16; k++)
