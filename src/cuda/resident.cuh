@@ -22,6 +22,7 @@
 #define PLAIN_WARPS  11
 #define F8_WARPS     11
 #define QUANT_WARPS  9
+#define IN_FLIGHT    7   /* stages on their way: more would stand in line, and whatever else is read behind them */
 #define NORM_THREADS 256 /* as norm.cu has, so that the sum is taken in the same order */
 
 /* ---- sets of formats -----------------------------------------------------------------------------------------------
@@ -153,6 +154,8 @@ __device__ void carry(const struct resident_args &a, const struct ring &ring, st
                         barrier_wait(&ring.free[slot], (round - 1) & 1);
                     C::fetch(ring.slots + (size_t)slot * ring.bytes, rows, k, n_in);
                     barrier_arrive_copied(&ring.full[slot]);
+                    copy_commit();
+                    copy_wait<IN_FLIGHT - 1>();
                     if (++slot == ring.n) {
                         slot = 0;
                         round++;
@@ -165,7 +168,7 @@ __device__ void carry(const struct resident_args &a, const struct ring &ring, st
         __syncwarp();
         next.put(described);
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    copy_wait<0>();
 }
 
 /* ---- activations ---------------------------------------------------------------------------------------------------
@@ -387,13 +390,11 @@ template <int WARPS> __device__ __forceinline__ void chip_barrier(uint32_t *coun
 {
     warps_meet<WARPS>();
     if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(counter, 1);
         uint32_t seen;
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
         do
-            asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
         while (seen < round * gridDim.x);
-        __threadfence();
     }
     warps_meet<WARPS>();
 }
