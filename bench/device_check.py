@@ -155,15 +155,19 @@ def check_attention(seed):
     ops.wide(True)
 
 
+WIDE = ("F16", "BF16", "F8_E4M3")
+
+
 def check_wide(seed):
     """Attention of many rows on the warpgroup's matrix unit."""
-    for kv in ("F16", "BF16"):
+    for kv in WIDE:
         cases = []
         for i, s in enumerate(s for s in SHAPES if s["head_dim"] in (64, 128)):
             for j, (before, rows) in enumerate((PREFILL, MIXED, ([0], [2048]), ([1000, 0], [333, 64]))):
-                cases.append(lambda s=s, b=before, r=rows, k=kv, n=seed + 10 * i + j: (
+                reference_kv = "F32" if kv == "F8_E4M3" else kv
+                cases.append(lambda s=s, b=before, r=rows, k=kv, q=reference_kv, n=seed + 10 * i + j: (
                     ops.attention(["cuda"], "F16", k, dict(s), b, r, n)[0],
-                    ops.attention(["cpu-ref"], "F16", k, dict(s), b, r, n)[0]))
+                    ops.attention(["cpu-ref"], "F16", q, dict(s), b, r, n)[0]))
         group(f"wide attention, {kv} cache, {len(cases)} cases", KV[kv], cases)
 
 
