@@ -8,6 +8,7 @@ timed from outside. What no longer fits into the time is left out, and said.
 
   bench/cpu            every row of the table: at most 15 minutes, made files and the peer being there
   bench/cpu --quick    three types of the default model, one of 0.6B, everything timed from outside: at most 5 minutes
+  bench/cpu --sizes 0.6B --types Q4_0,F16 --tests tg32x16 --rounds 3    some rows, each program in turn three times
 """
 import argparse
 import json
@@ -27,7 +28,9 @@ FILES = ROOT / "build/bench"
 PACKAGE = "llama-cpp-python==0.3.36"
 TYPES = ["Q4_1", "Q8_0", "Q4_0", "Q4_K_M", "F16"]  # the most important first: time may run out
 PREFILL, DECODE, DEEP = ["pp512", "pp2048"], ["tg128", "tg32x16"], ["tg32@4096"]  # a process each
-CONTEXTS = {"pp512": 2048, "tg128": 640, "tg32@4096": 4096 + 128}  # by a group's first test
+OUTSIDE, DISTURBED = "load", "busy"
+TESTS = [OUTSIDE, DISTURBED] + PREFILL + DECODE + DEEP
+CONTEXTS = {"pp512": 2048, "pp2048": 2048, "tg128": 640, "tg32x16": 640, "tg32@4096": 4096 + 128}  # by the first test
 READ_BAR = 0.75  # of the memory bandwidth measured in the same run, at one stream
 PROMPT = "Once upon a time there was a small mill by the river, and in it"  # 16 tokens, as the peer reads
 ANSWER_CONTEXT, ANSWER_TOKENS = 2048, 128
@@ -222,7 +225,8 @@ def plan(args):
     groups = [("135M", k, g) for k in types for g in ([PREFILL, DECODE, DEEP] if k == types[0] else [PREFILL, DECODE])]
     groups += [("0.6B", k, g) for k in (types[:1] if args.quick else types) for g in (DECODE, PREFILL)]
     groups += [("135M", k, DEEP) for k in types[1:]]
-    return [g for g in groups if g[0] in sizes]
+    groups = [(s, k, [t for t in tests if t in args.tests]) for s, k, tests in groups if s in sizes]
+    return [g for g in groups if g[2]]
 
 
 def main():
@@ -231,19 +235,26 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--types", help="of " + ",".join(TYPES))
     parser.add_argument("--sizes", help="of 135M,0.6B")
+    parser.add_argument("--tests", default=",".join(TESTS),
+                        help=f"of {','.join(TESTS)}; {OUTSIDE}: loading, memory, an answer; {DISTURBED}: with a core taken")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--minutes", type=float, help="what has not begun by then is left out (13, quick 4)")
     parser.add_argument("--check", action="store_true", help="end with 1 when a bar is missed")
     parser.add_argument("--model", help="a Q4_1 file instead of the default model")
     args = parser.parse_args()
+    args.tests = args.tests.split(",")
+    if unknown := [t for t in args.tests if t not in TESTS]:
+        parser.error(f"--tests: {unknown[0]} is none of {', '.join(TESTS)}")
     python = peer_python()
     source = args.model or default_model()
     groups = plan(args)
     files = {(s, k): model_file(s, k, source, python) for s, k, _ in groups}
     end = time.monotonic() + 60 * (args.minutes or (4 if args.quick else 13))
     print(f"{args.threads} threads\n", flush=True)
-    compare_outside(source, python, args)
-    compare_disturbed(source, python, args)
+    if OUTSIDE in args.tests:
+        compare_outside(source, python, args)
+    if DISTURBED in args.tests:
+        compare_disturbed(source, python, args)
     print(f"\ntok/s; shares of the reading and of the arithmetic measured in the same run\n"
           f"{'model':5} {'type':7} {'test':10} {'quern':>9} {'llama.cpp':>9} {'ratio':>7} {'bar':>6}      "
           f"{'memory':>6} {'compute':>7}", flush=True)
