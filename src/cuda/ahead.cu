@@ -20,10 +20,10 @@ void cuda_trace(struct dev *d, const struct weight *w)
     a->bytes = w->n_mats == 1 && m->row_bytes % 16 == 0 ? (uint64_t)m->row_bytes * m->n_out : 0;
 }
 
-struct ahead cuda_ahead(const struct dev *d, uint32_t n_rows, uint64_t most)
+struct ahead cuda_ahead(const struct dev *d, uint64_t most)
 {
     struct ahead a = {};
-    if (d->trace_at < d->n_trace && n_rows <= AHEAD_ROWS && d->capability >= 90)
+    if (d->trace_at < d->n_trace && d->capability >= 90)
         a = d->trace[d->trace_at];
     a.bytes = a.bytes < most ? a.bytes : most;
     return a;

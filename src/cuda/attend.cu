@@ -4,6 +4,7 @@
 #include "cuda/resident.h"
 
 #define AHEAD_BYTES ((uint64_t)24 << 20)
+#define AHEAD_ROWS  64 /* more leave the memory no time */
 
 static bool has_tiles(const struct attend_args *a)
 {
@@ -56,7 +57,7 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     j.parts = d->parts;
     j.part_sums = d->parts + (size_t)PARTS_MAX * a->n_heads * a->head_dim;
     j.arrived = d->arrived;
-    j.ahead = cuda_ahead(d, b->n_rows, AHEAD_BYTES);
+    j.ahead = cuda_ahead(d, b->n_rows <= AHEAD_ROWS ? AHEAD_BYTES : 0);
     const bool fixed = d->deterministic;
     const uint32_t wide = attend_wide_rows(d, &j);
     const uint32_t tile_rows = fixed ? PACK / j.per_kv : wide > 0 ? wide : attend_tile_rows(a->head_dim, j.per_kv);

@@ -10,7 +10,6 @@
 #define GRAPHS_MAX 64   /* recorded step shapes; decode batches come in buckets, the least used is thrown out */
 #define PLANS_MAX  256  /* matrix shapes whose cuBLASLt algorithm is remembered */
 #define TRACE_MAX  1024 /* products of a step that are remembered */
-#define AHEAD_ROWS 64   /* steps of more rows leave the memory no time */
 #define SLABS_MAX  256  /* pieces of device memory that weights are cut from */
 #define LT_BYTES   ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
 #define WRITE_BYTES                                                                                                    \
@@ -187,7 +186,7 @@ void cuda_upload_end(struct dev *d);
 /* ahead.cu: an op with products says which matrix is its first; an op without asks what comes next, at most so much. */
 void cuda_trace_start(struct dev *d);
 void cuda_trace(struct dev *d, const struct weight *w);
-struct ahead cuda_ahead(const struct dev *d, uint32_t n_rows, uint64_t most);
+struct ahead cuda_ahead(const struct dev *d, uint64_t most);
 
 /* resident.cu. Recording begins and ends; true from the three: the op is part of the kernel to come. flush launches
  * what was collected, and comes before whatever else is launched. end gives the program, which lives as long as the

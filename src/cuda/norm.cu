@@ -5,7 +5,8 @@
 #define THREADS     256
 #define LOOKERS     16 /* blocks beside those of the rows, that look ahead */
 #define AHEAD_BYTES ((uint64_t)12 << 20)
-#define HELD        4 /* float4 a thread */
+#define AHEAD_ROWS  256 /* more leave the memory no time */
+#define HELD        4   /* float4 a thread */
 
 /* The first quads of a row of this thread, zeros where there are none, and the sum of their squares. */
 __device__ static float row_hold(const float4 *row, uint32_t quads, float4 (&held)[HELD])
@@ -115,7 +116,7 @@ void cuda_norm(struct dev *d, const struct norm_args *a)
 
 void cuda_norm_now(struct dev *d, const struct norm_args *a)
 {
-    const struct ahead ahead = cuda_ahead(d, a->n_rows, AHEAD_BYTES);
+    const struct ahead ahead = cuda_ahead(d, a->n_rows <= AHEAD_ROWS ? AHEAD_BYTES : 0);
     const uint32_t blocks = a->n_rows + (ahead.bytes > 0 ? LOOKERS : 0);
     if (norm_f8(d, a, ahead, blocks))
         return;

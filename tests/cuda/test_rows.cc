@@ -15,9 +15,10 @@ bool resident_product(struct dev *, enum format, const struct skinny_job *, cons
 {
     return false;
 }
-struct ahead cuda_ahead(const struct dev *, uint32_t n_rows, uint64_t)
+struct ahead cuda_ahead(const struct dev *, uint64_t)
 {
-    const struct ahead a = {(const unsigned char *)&device, n_rows % 2};
+    static uint32_t n_asked; /* something to look at every other time */
+    const struct ahead a = {(const unsigned char *)&device, ++n_asked % 2};
     return a;
 }
 void cuda_trace(struct dev *, const struct weight *)
