@@ -236,7 +236,7 @@ def main():
     parser.add_argument("--types", help="of " + ",".join(TYPES))
     parser.add_argument("--sizes", help="of 135M,0.6B")
     parser.add_argument("--tests", default=",".join(TESTS),
-                        help=f"of {','.join(TESTS)}; {OUTSIDE}: loading, memory, an answer; {DISTURBED}: with a core taken")
+                        help=f"of {','.join(TESTS)}; {OUTSIDE}: loading, memory, an answer; {DISTURBED}: a core taken")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--minutes", type=float, help="what has not begun by then is left out (13, quick 4)")
     parser.add_argument("--check", action="store_true", help="end with 1 when a bar is missed")
