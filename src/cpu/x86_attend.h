@@ -270,12 +270,14 @@ static void small_product(uint32_t rows, uint32_t n, const float *const *a, cons
 /* ---- folding a tile into some pairs ---------------------------------------------------------------------------------
  */
 
-/* Scores to weights in place for pairs first .. first+n-1; positions from .. to-1 of the tile are visible. Maxima
- * first, then what the sums before shrink by, sixteen pairs at a time, then the weights: one pair's chain from score to
- * weight takes several times as long as its instructions. */
-static void weigh(struct worker *w, const struct attend_args *a, uint32_t first, uint32_t n, uint32_t from, uint32_t to)
+/* Scores to weights in place for pairs first .. first+n-1; positions from .. to-1 of the tile are visible, or all of it
+ * (whole). Maxima first, then what the sums before shrink by, sixteen pairs at a time, then the weights: one pair's
+ * chain from score to weight takes several times as long as its instructions. */
+INLINE void weigh_seen(
+    bool whole, struct worker *w, const struct attend_args *a, uint32_t first, uint32_t n, uint32_t from, uint32_t to)
 {
     _Alignas(64) float before[VF] = {0}, most[VF] = {0}, shrink[VF];
+    const struct vf scale = vf_set(a->scale);
     for (uint32_t end = first + n; first < end; first += VF) {
         const uint32_t some = MIN(end - first, (uint32_t)VF);
         memcpy(before, w->max + first, some * sizeof *before);
@@ -283,12 +285,13 @@ static void weigh(struct worker *w, const struct attend_args *a, uint32_t first,
             float *s = w->score + (size_t)(first + i) * ATTN_TILE;
             struct vf top = vf_set(before[i]);
             EACH (v, ATTN_TILE / VF) {
-                struct vf x = vf_mul(vf_load(s + v * VF), vf_set(a->scale));
+                struct vf x = vf_mul(vf_load(s + v * VF), scale);
                 if (a->cap > 0.0f)
                     x = soft_cap(x, a->cap);
                 vf_store(s + v * VF, x);
-                const struct vf seen = vf_if_lane((int)from - v * VF, (int)to - v * VF, x, vf_set(LOWEST));
-                top = vf_max(seen, top); /* a NaN score leaves the maximum alone */
+                if (!whole)
+                    x = vf_if_lane((int)from - v * VF, (int)to - v * VF, x, vf_set(LOWEST));
+                top = vf_max(x, top); /* a NaN score leaves the maximum alone */
             }
             most[i] = vf_top(top);
         }
@@ -299,14 +302,23 @@ static void weigh(struct worker *w, const struct attend_args *a, uint32_t first,
             float *s = w->score + (size_t)(first + i) * ATTN_TILE, *sums = w->sum + (size_t)(first + i) * VF;
             struct vf sum = vf_mul(vf_load(sums), vf_set(shrink[i]));
             EACH (v, ATTN_TILE / VF) {
-                const struct vf e = vf_exp(vf_sub(vf_load(s + v * VF), vf_set(most[i])));
-                const struct vf p = vf_if_lane((int)from - v * VF, (int)to - v * VF, e, vf_set(0.0f));
+                struct vf p = vf_exp(vf_sub(vf_load(s + v * VF), vf_set(most[i])));
+                if (!whole)
+                    p = vf_if_lane((int)from - v * VF, (int)to - v * VF, p, vf_set(0.0f));
                 vf_store(s + v * VF, p);
                 sum = vf_add(sum, p);
             }
             vf_store(sums, sum);
         }
     }
+}
+
+static void weigh(struct worker *w, const struct attend_args *a, uint32_t first, uint32_t n, uint32_t from, uint32_t to)
+{
+    if (from == 0 && to == ATTN_TILE)
+        weigh_seen(true, w, a, first, n, from, to);
+    else
+        weigh_seen(false, w, a, first, n, from, to);
 }
 
 /* A tile being folded. here: where it lies in the cache, when it is not laid out; else the next tile is asked for
