@@ -315,6 +315,7 @@ def check_sample(seed):
     logits[3] = np.nan
     for kind in ("greedy", "plain", "top-k", "top-p", "min-p", "changed", "all"):
         what = make_asks(random, rows, vocab, kind)
+        asks = what[0]
         want, want_lp, want_top = ops.sample("here", logits, *what)
         got, got_lp, got_top = ops.sample("cuda", logits, *what)
         for ask in asks:
