@@ -5,7 +5,7 @@
 #define THREADS     256
 #define LOOKERS     16 /* blocks beside those of the rows, that look ahead */
 #define AHEAD_BYTES ((uint64_t)12 << 20)
-#define AHEAD_ROWS  256 /* more leave the memory no time */
+#define AHEAD_ROWS  64 /* more leave the memory no time */
 #define HELD        4   /* float4 a thread */
 
 /* The first quads of a row of this thread, zeros where there are none, and the sum of their squares. */
