@@ -3,8 +3,9 @@
  * its own length of prompt and its own seed; texts are noise that obeys the schema, and none ends before its last
  * token.
  *
- *     quern_structured_many --tokenizer TOKENIZER.json [--shape llama-3.1-8b] [--weights bf16] [--device cpu|cuda]
- *                           [--streams 128] [--tokens 256] [--rounds 5] [--temperature 1] [--check]
+ *     quern_structured_many --tokenizer TOKENIZER.json [--shape llama-3.1-8b] [--weights bf16]
+ *                           [--device cpu|cuda|made-up:MICROSECONDS] [--streams 128] [--tokens 256] [--rounds 5]
+ *                           [--temperature 1] [--check]
  *
  * Rows:
  *   none    nothing is asked of the text
@@ -12,8 +13,13 @@
  *   many    sixteen schemas, stream by stream: bounded and free strings, patterns, numbers, dates, choices
  *   keys    long keys, so that much is forced
  * A turn is counted from the moment when all streams have a token to the first end. "sampled" leaves out what was
- * forced. "loop" is what plan, commit and sample take of a step on the engine's thread, masks being made in there;
- * "more" is how much of the step that is beyond the row without a schema. Both are of devices that are not waited for.
+ * forced. Of devices that are not waited for: "loop" is what plan, commit and sample take of a step on the engine's
+ * thread, and "more" how much of the step that is beyond the row without a schema. "asleep" is for how long it waited
+ * in there, in each step, until other threads had made the masks; the device computes meanwhile, and "loop" leaves it
+ * out.
+ *
+ * The device made-up:8000 computes nothing and takes 8000 us for every step: for the loop's own figures, without a
+ * card.
  *
  * --check ends with 1 when `one` or `many` is below 0.95 of none, when `more` is 3 % or above, or when masks take more
  * than 5 us in the mean or 50 us at the 99th percentile. */
@@ -23,6 +29,7 @@
 #include "base/rng.h"
 #include "cpu/cpu.h"
 #include "engine/engine.h"
+#include "made_up_device.h"
 #include "model/dummy.h"
 #include "text/text.h"
 #ifdef QUERN_CUDA
@@ -48,12 +55,14 @@ struct options {
     const char *tokenizer, *shape;
     enum dtype weights;
     uint32_t streams, tokens, rounds;
+    uint64_t made_up_ns; /* a step of a device that is not there; 0: a real one */
     float temperature;
     bool is_cuda, check;
 };
 
 struct sample {
-    double rate, sampled, step_ms, loop_us, more, forced;
+    double rate, sampled, step_ms, loop_us, asleep_us, forced;
+    uint64_t ids; /* of all texts: the same in every turn */
 };
 
 struct bench {
@@ -189,7 +198,7 @@ static enum err measure_masks(struct bench *b, bool *good, struct error *e)
 
 static enum err pick_ops(const struct options *o, const struct ops **out, struct error *e)
 {
-    *out = cpu_ops();
+    *out = o->made_up_ns > 0 ? made_up_ops(o->made_up_ns) : cpu_ops();
     if (!o->is_cuda)
         return OK;
 #ifdef QUERN_CUDA
@@ -219,7 +228,7 @@ static struct engine_options engine_options_of(struct bench *b)
     struct engine_options eo = {
         .sched = sched_options_default(), .clock = &b->clock, .requests_max = 2 * STREAMS_MAX, .vocab = b->cfg->vocab};
     eo.sched.max_num_seqs = o->streams;
-    eo.sched.max_batched_tokens = o->is_cuda ? 2048 : 256;
+    eo.sched.max_batched_tokens = o->is_cuda || o->made_up_ns > 0 ? 2048 : 256;
     eo.sched.out_max = MAX(o->streams, 256u);
     eo.sched.context_max = seq_blocks * BLOCK;
     eo.sched.block_tokens = BLOCK;
@@ -271,6 +280,8 @@ static enum err bench_open(struct bench *b, struct error *e)
     TRY(pick_ops(&b->o, &ops, e));
     TRY(dummy_config(b->o.shape, b->cfg, e));
     TRY(open_text(b, e));
+    if (b->o.made_up_ns > 0)
+        b->cfg->n_layers = 1; /* nobody looks at them */
     b->cfg->vocab = (tok_vocab(b->tok)->n + 63) / 64 * 64;
     TRY(dummy_new(b->o.weights, 1, &b->dummy, e));
     if (b->o.is_cuda)
@@ -339,13 +350,15 @@ static struct sample sample_of(const struct bench *b, uint64_t made, uint64_t ns
     const struct engine_stats *x = &b->before, *y = &b->after;
     const double steps = (double)MAX(y->steps - x->steps, (uint64_t)1), s = (double)ns / 1e9;
     const double jumped = (double)(y->sched.jumped_tokens - x->sched.jumped_tokens);
+    const double asleep = (double)(y->mask_wait_ns - x->mask_wait_ns) / 1e3;
     const double loop =
-        (double)(y->plan_ns - x->plan_ns + y->commit_ns - x->commit_ns + y->sample_ns - x->sample_ns) / 1e3;
+        (double)(y->plan_ns - x->plan_ns + y->commit_ns - x->commit_ns + y->sample_ns - x->sample_ns) / 1e3 - asleep;
     return (struct sample){.rate = (double)made / s,
         .sampled = ((double)made - jumped) / s,
         .forced = jumped / (double)made,
         .step_ms = (double)ns / 1e6 / steps,
-        .loop_us = loop / steps};
+        .loop_us = loop / steps,
+        .asleep_us = asleep / steps};
 }
 
 static enum err check_end(const struct bench *b, const struct request *r, struct error *e)
@@ -365,7 +378,7 @@ static enum err run_turn(struct bench *b, uint32_t set, struct sample *got, stru
     const uint32_t n = b->o.streams;
     struct request *r[STREAMS_MAX];
     struct wake *w = engine_client_wake(b->client);
-    uint64_t start = 0, at_start = 0, end = 0, at_end = 0;
+    uint64_t start = 0, at_start = 0, end = 0, at_end = 0, ids = 0;
     uint32_t back = 0;
     enum err err = OK;
     for (uint32_t i = 0; i < n; i++)
@@ -397,11 +410,15 @@ static enum err run_turn(struct bench *b, uint32_t set, struct sample *got, stru
         else
             wake_disarm(w);
     }
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = 0; err == OK && k < b->o.tokens; k++)
+            ids = (ids ^ r[i]->choices[0].ids[k]) * UINT64_C(0x9E3779B97F4A7C15);
         request_free(r[i]);
+    }
     if (err == OK && end <= start)
         return FAIL(e, ERR_INVALID, "a stream ended before the last began: more --tokens are needed");
     *got = sample_of(b, at_end - at_start, end - start);
+    got->ids = ids;
     return err;
 }
 
@@ -426,6 +443,7 @@ OF(ratio_of, x->rate / none->rate)
 OF(sampled_of, x->sampled / none->sampled)
 OF(step_of, x->step_ms)
 OF(loop_of, x->loop_us)
+OF(asleep_of, x->asleep_us)
 OF(more_of, (x->loop_us - none->loop_us) / 1e3 / x->step_ms)
 OF(forced_of, x->forced)
 
@@ -438,19 +456,21 @@ static enum err measure(struct bench *b, bool *good, struct error *e)
         for (uint32_t i = 0; i < SETS; i++) {
             const uint32_t set = (i + r) % SETS;
             TRY(run_turn(b, set, &b->got[set][r], e));
+            if (b->got[set][r].ids != b->got[set][0].ids)
+                return FAIL(e, ERR_INTERNAL, "%s: round %u wrote another text than round 0", set_names[set], r);
         }
-    printf(
-        "%u streams, %u tokens each, vocabulary %u, %u rounds by turns, medians:\n%-6s %10s %8s %8s %8s %8s %9s %7s\n",
+    printf("%u streams, %u tokens each, vocabulary %u, %u rounds by turns, medians:\n%-6s %10s %8s %8s %8s %8s %9s %9s "
+           "%7s\n",
         b->o.streams, b->o.tokens, b->cfg->vocab, b->o.rounds, "", "tokens/s", "against", "sampled", "forced",
-        "step ms", "loop us", "more");
+        "step ms", "loop us", "asleep us", "more");
     for (uint32_t set = 0; set < SETS; set++) {
         const double ratio = median(b, set, ratio_of), more = median(b, set, more_of);
         printf("%-6s %10.1f %8.3f %8.3f %7.1f%% %8.3f", set_names[set], median(b, set, rate_of), ratio,
             median(b, set, sampled_of), 100 * median(b, set, forced_of), median(b, set, step_of));
         if (b->is_late)
-            printf(" %9.1f %6.2f%%\n", median(b, set, loop_of), 100 * more);
+            printf(" %9.1f %9.1f %6.2f%%\n", median(b, set, loop_of), median(b, set, asleep_of), 100 * more);
         else
-            printf(" %9s %7s\n", "-", "-");
+            printf(" %9s %9s %7s\n", "-", "-", "-");
         if (set == SET_ONE || set == SET_MANY)
             *good = *good && ratio >= 0.95 && (!b->is_late || more < 0.03);
     }
@@ -468,7 +488,8 @@ static bool set_option(struct options *o, const char *name, const char *value)
         return dtype_by_name(str_of(value), &o->weights, NULL) == OK;
     else if (strcmp(name, "--device") == 0) {
         o->is_cuda = strcmp(value, "cuda") == 0;
-        return o->is_cuda || strcmp(value, "cpu") == 0;
+        o->made_up_ns = strncmp(value, "made-up:", 8) == 0 ? strtoul(value + 8, NULL, 10) * 1000 : 0;
+        return o->is_cuda || o->made_up_ns > 0 || strcmp(value, "cpu") == 0;
     } else if (strcmp(name, "--streams") == 0)
         o->streams = n;
     else if (strcmp(name, "--tokens") == 0)

@@ -167,6 +167,7 @@
 #define RECORD_RING_BYTES       (64 * MIB)          /* what a slow disk may be behind; a busy step writes 100 KB */
 #define RECORD_FRAME_BYTES_MAX  (32 * MIB)          /* one frame: a prompt of millions of tokens */
 #define MASK_THREADS_MAX        4                   /* beside a device: 128 masks of 3 us, or some of a millisecond */
+#define MASK_WAIT_NS            1000000             /* then the loop helps: a step of many streams is 5 ms and more */
 #define ENGINE_TOP_MAX          20                  /* alternatives per token; what OpenAI allows */
 #define ENGINE_ASK_WORDS        (1u << 21) /* lists a step sends to a device: a thousand of 1,000 tokens and counts */
 

@@ -72,6 +72,7 @@ struct team {
     _Atomic uint32_t n_asleep;                   /* workers in the futex or about to be */
     _Atomic int caller_cpu;                      /* where team_run was last called */
     _Atomic uint32_t stopping;                   /* the futex of those who lie down */
+    atomic_bool is_passed_on;                    /* of the job: who wakes up wakes the next */
     _Alignas(CACHE_LINE) uint32_t n_threads;     /* constant */
     bool may_spin;                               /* constant */
     bool running;                                /* caller only; catches nested runs */
@@ -83,6 +84,12 @@ struct team {
 static void futex_wait(_Atomic uint32_t *at, uint32_t value)
 {
     syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0); /* any return is a reason to look again */
+}
+
+static void futex_wait_for(_Atomic uint32_t *at, uint32_t value, uint64_t ns)
+{
+    const struct timespec t = {(time_t)(ns / NS_PER_S), (long)(ns % NS_PER_S)};
+    syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
 }
 
 static void futex_wake(_Atomic uint32_t *at, uint32_t n)
@@ -236,6 +243,16 @@ static void worker_sleep(struct team *t, uint32_t seen)
     atomic_fetch_sub(&t->n_asleep, 1);
 }
 
+/* Wake the next worker, if there is more than we are about to take. It may find nothing left; then it sleeps again. */
+static void pass_on(struct team *t)
+{
+    if (!atomic_load_explicit(&t->is_passed_on, memory_order_relaxed) || atomic_load(&t->n_asleep) == 0)
+        return;
+    const uint64_t ticket = atomic_load_explicit(&t->ticket, memory_order_relaxed);
+    if ((uint32_t)ticket + 1 < (uint32_t)(ticket >> 32))
+        futex_wake(&t->epoch, 1);
+}
+
 static void *worker_main(void *arg)
 {
     struct team_worker *w = arg;
@@ -256,6 +273,7 @@ static void *worker_main(void *arg)
         seen = atomic_load(&t->epoch);
         if (atomic_load(&t->stopping) != 0)
             break;
+        pass_on(t);
         take_part(w);
     }
     if (w->delays >= 0)
@@ -286,6 +304,7 @@ static void publish_job(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx
 
 void team_start(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
 {
+    atomic_store_explicit(&t->is_passed_on, false, memory_order_relaxed);
     publish_job(t, n_tiles, fn, ctx);
     if (n_tiles > 0 && t->n_threads > 1)
         announce(t, MIN(n_tiles, t->n_threads - 1));
@@ -305,6 +324,29 @@ void team_join(struct team *t)
     t->running = false;
 }
 
+void team_start_others(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
+{
+    atomic_store_explicit(&t->is_passed_on, true, memory_order_relaxed);
+    publish_job(t, n_tiles, fn, ctx);
+    if (n_tiles > 0 && t->n_threads > 1)
+        announce(t, 1);
+}
+
+void team_join_late(struct team *t, uint64_t help_ns)
+{
+    const uint64_t until = clock_now(&t->clock) + (t->n_threads > 1 ? help_ns : 0);
+    uint32_t done;
+    atomic_store(&t->caller_sleeps, true);
+    while ((done = atomic_load(&t->done)) != t->n_tiles) {
+        const uint64_t now = clock_now(&t->clock);
+        if (now >= until)
+            break;
+        futex_wait_for(&t->done, done, until - now);
+    }
+    atomic_store(&t->caller_sleeps, false);
+    team_join(t);
+}
+
 void team_run(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
 {
     if (n_tiles < 2 || t->n_threads == 1) { /* nothing to share */
@@ -315,6 +357,7 @@ void team_run(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
         t->running = false;
         return;
     }
+    atomic_store_explicit(&t->is_passed_on, false, memory_order_relaxed);
     publish_job(t, n_tiles, fn, ctx);
     announce(t, MIN(n_tiles, t->n_threads) - 1);
     team_join(t);

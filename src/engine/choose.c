@@ -29,6 +29,37 @@ struct row_mask choose_mask(const struct slot_view *v, const struct grammar_walk
     return (struct row_mask){.bits = room};
 }
 
+bool choose_mask_key(const struct slot_view *v, const struct grammar_walk *walk, uint32_t vocab, struct mask_key *out)
+{
+    const struct request_options *o = &v->request->o;
+    *out = (struct mask_key){.walk.n = 0};
+    if (walk == NULL)
+        return false;
+    if (grammar_jump(walk, &out->forced) && out->forced < vocab)
+        return true;
+    out->forced = 0;
+    out->ends = o->stop_ids;
+    out->n_ends = o->n_stop_ids;
+    return o->allowed == NULL && grammar_mask_key(walk, &out->walk);
+}
+
+bool mask_key_same(const struct mask_key *a, const struct mask_key *b)
+{
+    return a->walk.n == b->walk.n && a->forced == b->forced && a->n_ends == b->n_ends &&
+           memcmp(a->walk.words, b->walk.words, a->walk.n * sizeof *a->walk.words) == 0 &&
+           (a->n_ends == 0 || memcmp(a->ends, b->ends, a->n_ends * sizeof *a->ends) == 0);
+}
+
+uint64_t mask_key_hash(const struct mask_key *k)
+{
+    uint64_t h = k->forced;
+    for (uint32_t i = 0; i < k->walk.n; i++) {
+        h = (h ^ k->walk.words[i]) * UINT64_C(0x9E3779B97F4A7C15);
+        h ^= h >> 31;
+    }
+    return h;
+}
+
 uint32_t choose_none(const struct slot_view *v, const struct grammar_walk *walk, struct row_mask mask, uint32_t vocab)
 {
     if (walk == NULL || !grammar_is_complete(walk))

@@ -22,6 +22,18 @@ struct row_mask {
  * token by token write the same. */
 struct row_mask choose_mask(const struct slot_view *v, const struct grammar_walk *walk, uint64_t *room, uint32_t vocab);
 
+/* What that mask depends on, so that rows which share it can be found before it is made. False: nothing is known of it.
+ * Names memory of the request and its grammar. */
+struct mask_key {
+    struct grammar_key walk; /* n == 0: forced */
+    uint32_t forced;
+    uint32_t n_ends;
+    const uint32_t *ends;
+};
+bool choose_mask_key(const struct slot_view *v, const struct grammar_walk *walk, uint32_t vocab, struct mask_key *out);
+bool mask_key_same(const struct mask_key *a, const struct mask_key *b);
+uint64_t mask_key_hash(const struct mask_key *k);
+
 /* What it means that nothing could be chosen: STEP_ID_OVER or STEP_ID_NONE. */
 uint32_t choose_none(const struct slot_view *v, const struct grammar_walk *walk, struct row_mask mask, uint32_t vocab);
 

@@ -178,6 +178,7 @@ static enum err commit(struct engine *en, const struct plan *plan, struct error 
 {
     struct step_result result = {0};
     TRY(en->runner->ops->wait(en->runner, plan, &result, e));
+    en->stats.mask_wait_ns += result.mask_wait_ns;
     const uint64_t now = clock_now(en->clock);
     atomic_store(&en->progress_ns, MAX(now, (uint64_t)1)); /* before anybody hears of it: a long step is not stuck */
     publish_step(en, plan, &result, now);

@@ -1,8 +1,13 @@
 /* The masks of one step, made by other threads while the device works: for runners whose device is not the host's
  * processor. The forward pass is launched, then the masks are begun, then the runner waits for the device, and takes
- * them when the logits are there. The engine thread makes only those that nobody else has come to by then.
+ * them when the logits are there. Who has to have them now joins, and makes those that nobody else has come to. The
+ * engine thread beside a device that is still busy waits instead: it sleeps, and helps only if MASK_WAIT_NS were
+ * not enough, or if nobody else is there.
  *
- * Masks look at the requests' walks where they are: between masks_start and masks_join nothing is committed.
+ * Rows whose masks are known to be the same before they are made (choose_mask_key) share one.
+ *
+ * Masks look at the requests' walks where they are: between masks_start and masks_join or masks_wait nothing is
+ * committed.
  *
  * Threads: the engine thread calls; nothing allocates after masks_new. */
 #ifndef ENGINE_MASKS_H
@@ -26,9 +31,11 @@ void masks_clear(struct masks *m);
 uint32_t masks_add(struct masks *m, const struct slot_view *v);
 void masks_start(struct masks *m);
 void masks_join(struct masks *m);
+uint64_t masks_wait(struct masks *m);                           /* instead of masks_join; ns that it took */
 struct row_mask masks_row(const struct masks *m, uint32_t row); /* as choose_mask says it; after masks_join */
 uint32_t masks_none(const struct masks *m, uint32_t row);       /* what choose_none says of it */
-/* One more row, with these bits, after masks_join. */
+/* Masks are numbered as they lie in the room: that of a row, or one more with these bits; after masks_join. */
+uint32_t masks_number(const struct masks *m, uint32_t row);
 uint32_t masks_put(struct masks *m, const uint64_t *bits);
 uint32_t masks_count(const struct masks *m);
 

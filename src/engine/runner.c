@@ -108,6 +108,7 @@ static enum err model_forward(struct runner *r, const struct plan *p, const stru
 void runner_make_jobs(struct model_runner *m, const struct plan *p, const struct slots *slots)
 {
     m->n_jobs = m->n_tokens = m->n_prompts = 0;
+    m->mask_wait_ns = 0;
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct plan_seq *s = &plan_seqs(p)[i];
         struct slot_view v;
@@ -253,9 +254,8 @@ static void start_masks(struct model_runner *m)
     masks_start(m->beside);
 }
 
-static void join_masks(struct model_runner *m)
+static void take_masks(struct model_runner *m)
 {
-    masks_join(m->beside);
     for (uint32_t i = 0; i < m->n_jobs; i++)
         if (m->jobs[i].has_mask)
             m->jobs[i].mask = masks_row(m->beside, m->jobs[i].mask_row);
@@ -264,7 +264,8 @@ static void join_masks(struct model_runner *m)
 void runner_make_masks(struct model_runner *m)
 {
     start_masks(m);
-    join_masks(m);
+    m->mask_wait_ns = masks_wait(m->beside);
+    take_masks(m);
 }
 
 /* Masks while the device is still at work, which the first fetch waits for; then rows, some at a time. */
@@ -285,9 +286,10 @@ static enum err sample_fetched(struct model_runner *m, struct error *e)
             j->logits = room + (size_t)n * m->vocab;
             m->chunk[turn % 2][n++] = i;
         }
-        if (turn == 0)
-            join_masks(m);
-        else
+        if (turn == 0) {
+            masks_join(m->beside);
+            take_masks(m);
+        } else
             team_join(team);
         team_start(team, err == OK ? n : 0, run_chunk, &work[turn % 2]);
     }
@@ -379,6 +381,7 @@ void runner_result(const struct model_runner *m, const struct plan *p, struct st
 {
     *out = (struct step_result){.step = p->step,
         .cost_ns = m->cost_ns,
+        .mask_wait_ns = m->mask_wait_ns,
         .n = m->n_tokens,
         .tokens = m->tokens,
         .n_prompts = m->n_prompts,

@@ -86,12 +86,12 @@ static bool ask_rows(struct model_runner *m, struct row_job *j, uint32_t out)
     const uint64_t *allowed = j->view.request->o.allowed;
     uint32_t mask = SAMPLE_NO_MASK;
     if (j->has_mask)
-        mask = j->mask_row;
+        mask = masks_number(m->beside, j->mask_row);
     else if (allowed != NULL)
         mask = masks_put(m->beside, allowed);
     j->first_ask = a->n;
     j->n_asks = j->seq->n_spec + 1;
-    j->none = j->has_mask ? masks_none(m->beside, mask) : STEP_ID_NONE;
+    j->none = j->has_mask ? masks_none(m->beside, j->mask_row) : STEP_ID_NONE;
     for (uint32_t i = 0; i < j->n_asks; i++)
         if (!asks_add(a, &j->view, i, mask, j->has_mask && j->mask.is_forced, out + i, m->l.top_max)) {
             *a = before;

@@ -12,7 +12,7 @@ struct row_job { /* one output row; the first of a sequence with guesses stands 
     const struct plan_seq *seq;
     bool samples, has_mask;
     struct row_mask mask; /* of its first row, when it was made before the rows were there */
-    uint32_t mask_row;    /* its number among those */
+    uint32_t mask_row;    /* its place among those */
     const float *logits;  /* where they were fetched to; NULL: they lie where the device has them */
     uint32_t i;           /* into the tokens or the prompts of the result; tokens of guesses follow */
     uint32_t pos;
@@ -56,7 +56,7 @@ struct model_runner {
     float *hidden;           /* [rows_max][n_hidden]; pages that no request for a vector has touched cost nothing */
     struct step_pool *pools; /* [seqs_max] */
     struct clock clock;
-    uint64_t start_ns, cost_ns, step;
+    uint64_t start_ns, cost_ns, step, mask_wait_ns;
     struct ahead *ahead; /* runner_ahead.c; NULL on a device that is waited for */
 };
 

@@ -57,6 +57,7 @@ struct engine_stats {
     uint64_t prompt_tokens, prompt_tokens_cached, output_tokens;
     uint64_t busy_ns, idle_ns; /* of the loop */
     uint64_t propose_ns, plan_ns, commit_ns, forward_ns, sample_ns;
+    uint64_t mask_wait_ns; /* of sample_ns: asleep, while other threads made masks */
     struct histogram hist[HIST_COUNT];
     struct {
         uint64_t prompt_tokens, output_tokens, requests;

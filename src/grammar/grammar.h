@@ -18,8 +18,8 @@
  * them; it runs on the asker's thread, never on the engine's. What is not supported is ERR_UNSUPPORTED and names the
  * keyword with its path; nothing is ever silently ignored.
  *
- * Threads: as above. grammar_mask, grammar_accept and grammar_jump do not allocate and take no lock that is held for
- * longer than a copy of a mask. */
+ * Threads: as above. grammar_mask, grammar_mask_key, grammar_accept and grammar_jump do not allocate and take no lock
+ * that is held for longer than a copy of a mask. */
 #ifndef GRAMMAR_GRAMMAR_H
 #define GRAMMAR_GRAMMAR_H
 
@@ -72,6 +72,16 @@ void grammar_walk_copy(struct grammar_walk *to, const struct grammar_walk *from)
  * set when the text so far is complete, and otherwise only where a structure names such a control token here. Returns
  * how many are allowed, counted up to 2. Never 0 on a walk that only took allowed tokens. */
 uint32_t grammar_mask(const struct grammar_walk *w, const uint32_t *ends, uint32_t n_ends, uint64_t *mask);
+
+/* What that mask depends on, of walks whose sets are all there already (false: they are not, or are too many). Two
+ * walks with the same key have the same mask for the same ends. Names memory of the grammar: to be compared only while
+ * both grammars live, and words behind n are not set. */
+#define GRAMMAR_KEY_WORDS 14
+struct grammar_key {
+    uint32_t n;
+    uint64_t words[GRAMMAR_KEY_WORDS];
+};
+bool grammar_mask_key(const struct grammar_walk *w, struct grammar_key *out);
 
 /* Go on by a token. ERR_INVALID when the grammar does not allow it; the walk stays where it was. */
 enum err grammar_accept(struct grammar_walk *w, uint32_t id, struct error *e) MUST_CHECK;

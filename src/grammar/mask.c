@@ -417,11 +417,17 @@ static void sink_words(struct sink *s, const uint64_t *words)
     s->blank = false;
 }
 
+/* Is no token of the class longer than `left` characters? */
+static bool class_fits(const struct token_class *c, uint64_t left)
+{
+    return c->n_longer == 0 ? left >= CLASS_SHORT : left >= c->lengths[0];
+}
+
 /* The tokens of a class with at most `left` characters. */
 static void sink_class(struct sink *s, const struct token_class *c, uint64_t left)
 {
     s->n = 2; /* a class without two tokens would be none */
-    if (c->n_longer == 0 ? left >= CLASS_SHORT : left >= c->lengths[0]) {
+    if (class_fits(c, left)) {
         sink_words(s, c->all);
         return;
     }
@@ -715,6 +721,12 @@ static void sink_rounds(struct sink *s, const struct token_set *set, uint64_t ro
         s->mask[set->ids[i] / 64] |= UINT64_C(1) << (set->ids[i] % 64);
 }
 
+/* What the needs of a set by rounds are compared with. */
+static uint64_t rounds_of(enum by_rounds by, uint64_t left, const struct stack_frame *top)
+{
+    return by == BY_LEFT ? left : top->rounds + UINT64_C(1);
+}
+
 static uint64_t sink_reading(struct sink *s, struct grammar *g, const struct stack_frame *frames, struct reading r)
 {
     uint64_t left;
@@ -723,17 +735,16 @@ static uint64_t sink_reading(struct sink *s, struct grammar *g, const struct sta
         sink_class(s, c, left);
     uint64_t nodes = 0;
     const enum by_rounds by = by_rounds(g, frames, r);
-    if (by != BY_NONE) {
-        const struct token_set *set = rounds_find(g, frames, r, by);
-        set = set != NULL ? set : rounds_make(g, frames, r, by, c, &nodes);
-        if (set != NULL) {
-            sink_rounds(s, set, by == BY_LEFT ? left : frames[r.frame].rounds + UINT64_C(1));
-            return nodes;
-        }
-    }
-    const struct token_set *set = set_find(g, frames, r);
+    const struct token_set *some = by != BY_NONE ? rounds_find(g, frames, r, by) : NULL;
+    const struct token_set *set = some == NULL ? set_find(g, frames, r) : NULL;
     if (set != NULL) {
         sink_set(s, g, set);
+        return nodes;
+    }
+    if (some == NULL && by != BY_NONE)
+        some = rounds_make(g, frames, r, by, c, &nodes);
+    if (some != NULL) {
+        sink_rounds(s, some, rounds_of(by, left, &frames[r.frame]));
         return nodes;
     }
     struct descent d;
@@ -793,4 +804,39 @@ uint32_t grammar_mask(const struct grammar_walk *w, const uint32_t *ends, uint32
         changed |= had != ((mask[ends[i] / 64] & bit) != 0);
     }
     return changed ? count_to_two(mask, v->words) : s.n;
+}
+
+/* ---- keys of whole masks ---- */
+
+#define PART_WORDS 4u
+
+/* Where sink_reading would take the tokens of a reading from: a class up to a length, a set up to a number of rounds.
+ * Lengths and rounds beyond which nothing changes are one. */
+static bool reading_key(const struct grammar *g, const struct stack_frame *frames, struct reading r, uint64_t *part)
+{
+    uint64_t left;
+    const struct token_class *c = class_of(g, frames, r, &left);
+    const enum by_rounds by = by_rounds(g, frames, r);
+    const struct token_set *set = by != BY_NONE ? rounds_find(g, frames, r, by) : NULL;
+    part[0] = (uintptr_t)c;
+    part[1] = c == NULL || class_fits(c, left) ? UINT64_MAX : left;
+    part[3] = 0;
+    if (set != NULL && set->n > 0)
+        part[3] = MIN(rounds_of(by, left, &frames[r.frame]), (uint64_t)set->ids[2 * set->n - 1]);
+    set = set != NULL ? set : set_find(g, frames, r);
+    part[2] = (uintptr_t)set;
+    return set != NULL;
+}
+
+bool grammar_mask_key(const struct grammar_walk *w, struct grammar_key *out)
+{
+    out->n = 2 + w->n_readings * PART_WORDS;
+    if (out->n > GRAMMAR_KEY_WORDS)
+        return false;
+    out->words[0] = (uintptr_t)w->g;
+    out->words[1] = w->complete;
+    for (uint32_t i = 0; i < w->n_readings; i++)
+        if (!reading_key(w->g, w->frames, w->readings[i], out->words + 2 + i * PART_WORDS))
+            return false;
+    return true;
 }

@@ -180,7 +180,8 @@ uint32_t stepper_start(struct stepper *t, struct reading *out)
 
 void frames_compact(struct stack_frame *frames, uint32_t *n_frames, struct reading *r, uint32_t n)
 {
-    uint16_t number[GRAMMAR_SCRATCH_FRAMES] = {0};
+    uint16_t number[GRAMMAR_SCRATCH_FRAMES];
+    memset(number, 0, *n_frames * sizeof *number);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t f = r[i].frame; f != 0 && number[f] == 0; f = frames[f].below)
             number[f] = 1;

@@ -104,7 +104,8 @@ struct step_pool {
 
 struct step_result {
     uint64_t step;
-    uint64_t cost_ns; /* measured: what the step took */
+    uint64_t cost_ns;      /* measured: what the step took */
+    uint64_t mask_wait_ns; /* and how long sample slept until others had made its masks */
     uint32_t n;
     struct step_token *tokens;
     uint32_t n_prompts; /* the engine writes them into the request before it commits */

@@ -119,6 +119,59 @@ static void others_begin_without_the_caller(void **state)
     team_free(t);
 }
 
+/* A caller who only waits does no tile; one worker wakes the next. */
+static void a_waiting_caller_leaves_the_work_to_others(void **state)
+{
+    (void)state;
+    struct error e;
+    for (uint32_t size = 1; size < 6; size += 2) {
+        struct team *t;
+        assert_ok(e, team_new(&t, size, &e));
+        for (uint32_t n = 0; n < 60; n++) {
+            for (uint32_t i = 0; i < n; i++)
+                atomic_store(&job.runs[i], 0);
+            job.input = n;
+            job.n_workers = size;
+            job.sleep_ns = n % 10 == 9 ? 400 * NS_PER_US : 0;
+            atomic_store(&job.seen[0], 0);
+            team_start_others(t, n, count_tile, &job);
+            team_join_late(t, n % 3 == 0 ? 0 : 60 * NS_PER_S); /* 0: whatever is left is done at once */
+            for (uint32_t i = 0; i < n; i++)
+                assert_true(atomic_load(&job.runs[i]) == 1 && job.sums[i] == n + i);
+            assert_true(size == 1 || n % 3 == 0 || atomic_load(&job.seen[0]) == 0);
+            if (n % 5 == 0)
+                usleep(100); /* they fall asleep */
+        }
+        job.sleep_ns = 0;
+        team_free(t);
+    }
+}
+
+static void meet_tile(void *ctx, uint32_t tile, uint32_t worker)
+{
+    (void)worker;
+    struct job *j = ctx;
+    for (atomic_fetch_add(&j->runs[tile], 1); atomic_load(&j->runs[0]) + atomic_load(&j->runs[1]) < 2;)
+        sched_yield();
+}
+
+/* Tiles that wait for each other: the first worker must have woken the second. */
+static void workers_wake_each_other(void **state)
+{
+    (void)state;
+    struct error e;
+    struct team *t;
+    assert_ok(e, team_new(&t, 3, &e));
+    for (uint32_t n = 0; n < 40; n++) {
+        atomic_store(&job.runs[0], 0);
+        atomic_store(&job.runs[1], 0);
+        usleep(n % 2 == 0 ? 200 : 0);
+        team_start_others(t, 2, meet_tile, &job);
+        team_join_late(t, 60 * NS_PER_S);
+    }
+    team_free(t);
+}
+
 static void slow_tile(void *ctx, uint32_t tile, uint32_t worker)
 {
     (void)tile;
@@ -381,6 +434,8 @@ int main(void)
         cmocka_unit_test(every_tile_runs_once),
         cmocka_unit_test(sleepers_wake_up),
         cmocka_unit_test(others_begin_without_the_caller),
+        cmocka_unit_test(a_waiting_caller_leaves_the_work_to_others),
+        cmocka_unit_test(workers_wake_each_other),
         cmocka_unit_test(all_threads_take_part),
         cmocka_unit_test(a_busy_machine_only_slows_it_down),
         cmocka_unit_test(threads_on_one_core_do_not_spin_against_each_other),

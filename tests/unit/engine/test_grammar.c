@@ -5,6 +5,7 @@
 #include "engine/testing_engine.h"
 
 #include "base/file.h"
+#include "engine/masks.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -361,6 +362,76 @@ static void masks_are_made_beside_the_device(void **state)
     (void)state;
 }
 
+/* A request some tokens into its grammar: with few seeds, several stand in the same place. */
+static struct request *standing(uint32_t i, const uint64_t *allowed)
+{
+    struct request_options o = ask_for(i, false);
+    struct request *r;
+    struct error e;
+    uint64_t mask[(VOCAB + 63) / 64];
+    o.vocab_size = VOCAB;
+    o.allowed = i % 9 == 8 ? allowed : NULL;
+    assert_ok(e, request_new(&o, &r, &e));
+    for (uint32_t n = 0; r->choices[0].walk != NULL && n < i / 5 % 4; n++) {
+        (void)grammar_mask(r->choices[0].walk, NULL, 0, mask);
+        uint32_t id = 1 + (i % 3 + n) * 29 % (VOCAB - 1), tries = 0;
+        while (tries++ < VOCAB && (mask[id / 64] >> id % 64 & 1) == 0)
+            id = (id + 1) % VOCAB;
+        if (tries <= VOCAB)
+            assert_ok(e, grammar_accept(r->choices[0].walk, id, &e));
+    }
+    return r;
+}
+
+/* Rows that share a mask have the one that each would have made alone, whoever makes it. */
+static void shared_masks_are_the_rows_own(void **state)
+{
+    static const uint64_t allowed[(VOCAB + 63) / 64] = {0x5a5a5a5a5a5a5a5a, 0x3ffffff0};
+    enum { ROWS = 90, WORDS = (VOCAB + 63) / 64 };
+    struct request *r[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++)
+        r[i] = standing(i, allowed);
+    for (uint32_t threads = 1; threads < 5; threads += 3)
+        for (uint32_t turn = 0; turn < 20; turn++) {
+            struct masks *m;
+            struct error e;
+            uint32_t rows = 0;
+            assert_ok(e, masks_new(ROWS + 1, VOCAB, threads, NULL, &m, &e));
+            for (uint32_t again = 0; again < 2; again++) {
+                masks_clear(m);
+                for (uint32_t i = rows = 0; i < ROWS; i++)
+                    if (r[i]->choices[0].walk != NULL)
+                        assert_int_equal(
+                            masks_add(m, &(struct slot_view){.request = r[i], .choice = &r[i]->choices[0]}), rows++);
+                masks_start(m);
+                if (turn % 2 == 0)
+                    masks_join(m);
+                else
+                    (void)masks_wait(m);
+                for (uint32_t i = 0, row = 0; i < ROWS; i++) {
+                    const struct slot_view v = {.request = r[i], .choice = &r[i]->choices[0]};
+                    uint64_t room[WORDS];
+                    if (v.choice->walk == NULL)
+                        continue;
+                    const struct row_mask want = choose_mask(&v, v.choice->walk, room, VOCAB);
+                    const struct row_mask got = masks_row(m, row);
+                    assert_memory_equal(got.bits, want.bits, sizeof room);
+                    assert_int_equal(got.is_forced, want.is_forced);
+                    assert_int_equal(masks_none(m, row), choose_none(&v, v.choice->walk, want, VOCAB));
+                    assert_true(masks_number(m, row++) < masks_count(m));
+                }
+                assert_true(masks_count(m) * 3 < rows * 2); /* of masks that were there before */
+                const uint32_t n = masks_count(m);
+                assert_int_equal(masks_put(m, allowed), n);
+                assert_int_equal(masks_count(m), n + 1);
+            }
+            masks_free(m);
+        }
+    for (uint32_t i = 0; i < ROWS; i++)
+        request_free(r[i]);
+    (void)state;
+}
+
 /* The same text in fewer steps. */
 static void forced_text_takes_fewer_steps(void **state)
 {
@@ -500,6 +571,7 @@ int main(void)
         cmocka_unit_test(run_alone),
         cmocka_unit_test(company_and_jumping_change_no_answer),
         cmocka_unit_test(masks_are_made_beside_the_device),
+        cmocka_unit_test(shared_masks_are_the_rows_own),
         cmocka_unit_test(forced_text_takes_fewer_steps),
         cmocka_unit_test(a_grammar_that_is_over_ends_the_answer),
         cmocka_unit_test(a_resumed_answer_goes_on_inside_its_grammar),

@@ -157,9 +157,75 @@ static void a_wrong_bit_is_found(void **state)
     mem_free(t.other);
 }
 
+/* ---- keys ---- */
+
+struct keyed {
+    struct grammar_key key;
+    uint64_t mask[(TEST_TOKENS + 63) / 64];
+};
+
+/* Without how many characters or rounds are left: what the test must find to be too little. */
+static bool same_key(const struct grammar_key *a, const struct grammar_key *b, bool is_careless)
+{
+    bool same = a->n == b->n;
+    for (uint32_t i = 0; same && i < a->n; i++)
+        same = a->words[i] == b->words[i] || (is_careless && i > 1 && i % 2 == 1);
+    return same;
+}
+
+/* How often walks met a key again; *wrong: with another mask. */
+static uint32_t count_same(const struct keyed *list, uint32_t n, bool is_careless, uint32_t *wrong)
+{
+    uint32_t same = 0;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (same_key(&list[i].key, &list[k].key, is_careless)) {
+                same++;
+                *wrong += memcmp(list[i].mask, list[k].mask, sizeof list[i].mask) != 0;
+            }
+    return same;
+}
+
+static void masks_with_the_same_key_are_the_same(void **state)
+{
+    enum { STEPS = 60, SEEDS = 8 };
+    (void)state;
+    struct tries t = {.walk = mem_alloc(grammar_walk_bytes()), .other = mem_alloc(grammar_walk_bytes())};
+    struct keyed *list = mem_array((size_t)STEPS * SEEDS, sizeof *list);
+    uint32_t same = 0, wrong = 0, careless = 0, steps = 0, keys = 0;
+    for (size_t i = 0; i < COUNT_OF(GRAMMARS); i++) {
+        struct grammar *g = test_compile(GRAMMARS[i].kind, GRAMMARS[i].text);
+        uint32_t n = 0;
+        for (uint64_t seed = 0; seed < SEEDS; seed++) {
+            struct error e;
+            grammar_walk_init(t.walk, g);
+            for (uint32_t k = 0; k < STEPS; k++, steps++) {
+                struct keyed *here = &list[n];
+                (void)grammar_mask(t.walk, ENDS, 1, t.mask);
+                memcpy(here->mask, t.mask, sizeof t.mask);
+                n += grammar_mask_key(t.walk, &here->key);
+                const uint32_t next = pick(&t, test_random(7000 + 100 * i + seed, k));
+                if (next == TEST_TOKENS)
+                    break;
+                assert_ok(e, grammar_accept(t.walk, next, &e));
+            }
+        }
+        keys += n;
+        same += count_same(list, n, false, &wrong);
+        (void)count_same(list, n, true, &careless);
+        grammar_unref(g);
+    }
+    assert_int_equal(wrong, 0);
+    assert_true(keys > steps / 2 && same > steps && careless > 100);
+    mem_free(list);
+    mem_free(t.walk);
+    mem_free(t.other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(masks_with_the_same_key_are_the_same),
         cmocka_unit_test(mask_equals_brute_force),
         cmocka_unit_test(a_wrong_bit_is_found),
     };
