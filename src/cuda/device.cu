@@ -9,6 +9,11 @@ extern "C" {
 #include <cstdio>
 #include <cstring>
 
+/* What was made for 9.0 (90a) runs there alone. Later cards compile what was made for 8.0 once more, in which copies by
+ * the engine, barriers and the warpgroup's products are left out: they must not be asked for it. */
+#define CAPABILITY_LATER 100
+#define CAPABILITY_PLAIN 89
+
 void cuda_note(struct dev *d, int status, const char *where)
 {
     if (status != 0 && d->failed == 0) {
@@ -82,7 +87,7 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     struct dev *d = (struct dev *)mem_zalloc(sizeof *d);
     if (d == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for the CUDA device");
-    struct cuda_description card;
+    struct cuda_description card = {};
     cudaDeviceProp prop;
     d->rows_max = o->rows_max;
     d->out_max = o->out_max;
@@ -91,7 +96,7 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     d->deterministic = o->deterministic;
     d->batch_version = 1;
     if (cuda_describe(&card) && cudaGetDeviceProperties(&prop, 0) == cudaSuccess) {
-        d->capability = card.capability;
+        d->capability = card.capability < CAPABILITY_LATER ? card.capability : CAPABILITY_PLAIN;
         d->n_sms = (uint32_t)prop.multiProcessorCount;
     }
     CUDA_DO(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
@@ -113,7 +118,7 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
         err = FAIL(e, ERR_NOMEM, "no memory for the CUDA device");
     if (err == OK && d->fp8 && d->capability < 90)
         err = FAIL(e, ERR_UNSUPPORTED, "F8 weights need compute capability 9.0; this card has %u.%u",
-            d->capability / 10, d->capability % 10);
+            card.capability / 10, card.capability % 10);
     if (err != OK) {
         dev_close(d);
         return err;
