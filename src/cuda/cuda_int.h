@@ -178,7 +178,7 @@ static inline const struct matrix *matrix_of(const struct weight *w)
 bool cuda_adjacent(const struct weight *a, const struct weight *b);
 
 /* upload.cu: rows of a tensor, looked through for values that are not finite (ERR_FORMAT), to a place on the device.
- * The end gives the room back. */
+ * When the card has failed nothing more is read, and whoever waits is told. The end gives the room back. */
 enum err cuda_upload(
     struct dev *d, const struct tensor_view *v, uint64_t first, uint64_t n_rows, unsigned char *to, struct error *e);
 void cuda_upload_end(struct dev *d);

@@ -82,8 +82,9 @@ static enum err begin(struct dev *d, struct error *e)
         CUDA_DO(d, cudaEventCreateWithFlags(&u->taken[i], cudaEventDisableTiming));
         CUDA_DO(d, cudaMallocHost((void **)&u->sides[i], SIDE_BYTES));
     }
-    const enum err err = d->failed != 0 ? FAIL(e, ERR_NOMEM, "no pinned memory to bring weights to the card")
-                                        : team_new(&u->team, MIN(team_cores(), THREADS_MAX), e);
+    const enum err err = d->failed != 0
+                             ? FAIL(e, ERR_NOMEM, "no pinned memory to bring weights to the card: %s failed", d->where)
+                             : team_new(&u->team, MIN(team_cores(), THREADS_MAX), e);
     if (err != OK)
         cuda_upload_end(d);
     return err;
@@ -98,7 +99,7 @@ enum err cuda_upload(
     if (row_bytes > SIDE_BYTES)
         return FAIL(e, ERR_LIMIT, "a row has %zu bytes; the most is %zu", row_bytes, SIDE_BYTES);
     struct upload_job j = {v, first, 0, MAX((uint64_t)1, TILE_BYTES / row_bytes), NULL, UINT64_MAX};
-    for (uint64_t done = 0; done < n_rows; done += j.n_rows, j.first += j.n_rows) {
+    for (uint64_t done = 0; done < n_rows && d->failed == 0; done += j.n_rows, j.first += j.n_rows) {
         j.n_rows = MIN(n_rows - done, SIDE_BYTES / row_bytes);
         j.to = u->sides[u->side];
         CUDA_DO(d, cudaEventSynchronize(u->taken[u->side]));
