@@ -13,7 +13,7 @@
 
 #define MEMORY_ALIGN 64
 #define HUGE_PAGE    ((size_t)2 << 20)
-#define SLAB_BYTES   ((size_t)64 << 20) /* pages that no weight uses are never touched */
+#define SLAB_BYTES   ((size_t)64 << 20) /* pages far behind the last weight are never touched */
 #define PANELS_EACH  4                  /* a worker looks through and packs at a time */
 #define PAGES_LEAST  2                  /* huge pages that are made ready at once, so that two cores clear one each */
 

@@ -1,13 +1,13 @@
 /* Attention of sequences with few rows (decoding, or a few drafted tokens): a flash kernel over parts of the context.
  *
- * A block takes one part (SPLIT positions at a multiple of SPLIT) of one sequence and one kv head, for all the query
- * heads that share it: they are the rows of the matrix unit's tile, so keys and values are read once. Its 4 warps take
- * groups of 16 positions (32 of a cache of bytes, which is as many bytes) in turn, each through its own double buffer
- * in shared memory; at the end the warps' maxima, sums and outputs are joined in ascending order. Blocks are as many as
- * the chip holds and walk the plan.
+ * A block takes one part (as many positions as the plan says, at a multiple of it) of one sequence and one kv head, for
+ * all the query heads that share it: they are the rows of the matrix unit's tile, so keys and values are read once. Its
+ * 4 warps take groups of 16 positions (32 of a cache of bytes, which is as many bytes) in turn, each through its own
+ * double buffer in shared memory; at the end the warps' maxima, sums and outputs are joined in ascending order. Blocks
+ * are as many as the chip holds and walk the plan.
  *
- * Parts of a sequence are joined by whichever block finishes last, in ascending order: the cuts and the order belong to
- * the sequence, so neither the batch nor the order of arrival changes a bit. */
+ * Parts of a sequence are joined by whichever block finishes last, in ascending order, so the order of arrival changes
+ * no bit; with --deterministic the cuts too belong to the sequence, and neither does the batch. */
 #include "cuda/attend_cache.cuh"
 
 #define WARPS   4

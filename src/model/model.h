@@ -102,8 +102,8 @@ enum err decoder_read_best(struct decoder *d, uint32_t *out, struct error *e) MU
 bool decoder_is_ahead(const struct decoder *d);
 struct decoder_asks {
     const struct sample_ask *ask;
-    const uint32_t *words; /* what asks name: lists, and masks of decoder_host_new's memory */
-    const uint64_t *masks;
+    const uint32_t *words; /* the lists that asks name */
+    const uint64_t *masks; /* those that they number; memory of decoder_host_new */
     uint32_t n, n_words, n_masks;
 };
 void decoder_sample(struct decoder *d, const struct decoder_asks *a, uint32_t side, bool wants_top);
