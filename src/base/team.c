@@ -332,19 +332,21 @@ void team_start_others(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)
         announce(t, 1);
 }
 
-void team_join_late(struct team *t, uint64_t help_ns)
+uint64_t team_join_late(struct team *t, uint64_t help_ns)
 {
-    const uint64_t until = clock_now(&t->clock) + (t->n_threads > 1 ? help_ns : 0);
+    const uint64_t start = clock_now(&t->clock), until = start + (t->n_threads > 1 ? help_ns : 0);
+    uint64_t now = start;
     uint32_t done;
     atomic_store(&t->caller_sleeps, true);
     while ((done = atomic_load(&t->done)) != t->n_tiles) {
-        const uint64_t now = clock_now(&t->clock);
         if (now >= until)
             break;
         futex_wait_for(&t->done, done, until - now);
+        now = clock_now(&t->clock);
     }
     atomic_store(&t->caller_sleeps, false);
     team_join(t);
+    return now - start;
 }
 
 void team_run(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx)

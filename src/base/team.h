@@ -34,9 +34,9 @@ void team_join(struct team *t);
 
 /* The same for a caller who is not to help: it wakes one worker, who wakes the next while tiles are left, and sleeps
  * until all is done. What nobody has claimed after help_ns it does itself, so a team whose workers all lost their cores
- * still comes to an end. Alone it does everything at once. */
+ * still comes to an end. Alone it does everything at once. Returns the ns that it slept. */
 void team_start_others(struct team *t, uint32_t n_tiles, team_fn *fn, void *ctx);
-void team_join_late(struct team *t, uint64_t help_ns);
+uint64_t team_join_late(struct team *t, uint64_t help_ns);
 
 /* Treat denormal floats as zero on the calling thread, as workers do. The engine thread calls it once, or its share of
  * the tiles would round differently. */

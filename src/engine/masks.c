@@ -11,8 +11,6 @@
 #include "base/mem.h"
 #include "base/team.h"
 
-#include "base/clock.h"
-
 #include <stdatomic.h>
 #include <string.h>
 
@@ -34,7 +32,6 @@ struct masks {
     _Atomic uint32_t n_made;
     _Atomic uint32_t *claims; /* [n_claims], a power of two: row + 1 of whoever makes the mask of a key; 0: free */
     uint32_t n_claims;
-    struct clock clock;
     struct masks_row_job *rows; /* [rows_max] */
     uint64_t *room;             /* [rows_max][words] */
     bool owns_room;
@@ -59,7 +56,6 @@ enum err masks_new(
     m->vocab = vocab;
     m->words = (vocab + 63) / 64;
     m->rows = mem_array(rows_max, sizeof *m->rows);
-    clock_init(&m->clock);
     for (m->n_claims = 16; m->n_claims < 2 * rows_max;)
         m->n_claims *= 2;
     m->claims = mem_array(m->n_claims, sizeof *m->claims);
@@ -157,9 +153,7 @@ void masks_join(struct masks *m)
 
 uint64_t masks_wait(struct masks *m)
 {
-    const uint64_t start = clock_now(&m->clock);
-    team_join_late(m->team, MASK_WAIT_NS);
-    return m->n > 0 && team_size(m->team) > 1 ? clock_now(&m->clock) - start : 0;
+    return team_join_late(m->team, MASK_WAIT_NS);
 }
 
 struct row_mask masks_row(const struct masks *m, uint32_t row)

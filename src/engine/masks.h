@@ -31,7 +31,7 @@ void masks_clear(struct masks *m);
 uint32_t masks_add(struct masks *m, const struct slot_view *v);
 void masks_start(struct masks *m);
 void masks_join(struct masks *m);
-uint64_t masks_wait(struct masks *m);                           /* instead of masks_join; ns that it took */
+uint64_t masks_wait(struct masks *m);                           /* instead of masks_join; ns that it slept */
 struct row_mask masks_row(const struct masks *m, uint32_t row); /* as choose_mask says it; after masks_join */
 uint32_t masks_none(const struct masks *m, uint32_t row);       /* what choose_none says of it */
 /* Masks are numbered as they lie in the room: that of a row, or one more with these bits; after masks_join. */

@@ -272,12 +272,19 @@ static bool has_byte(const uint64_t *set, uint32_t byte)
     return (set[byte / 64] >> (byte % 64) & 1) != 0;
 }
 
+static void add_bytes(uint64_t *bytes, uint32_t lo, uint32_t hi)
+{
+    for (uint32_t w = lo / 64; w <= hi / 64; w++) {
+        const uint32_t from = w == lo / 64 ? lo % 64 : 0, to = w == hi / 64 ? hi % 64 : 63;
+        bytes[w] |= UINT64_MAX >> (63 - (to - from)) << from;
+    }
+}
+
 static void add_readable(const struct automaton *a, uint32_t state, uint64_t *bytes)
 {
     const struct auto_state *s = &a->states[state];
     for (uint32_t i = 0; i < s->n_edges; i++)
-        for (uint32_t byte = a->edges[s->edge_at + i].lo; byte <= a->edges[s->edge_at + i].hi; byte++)
-            bytes[byte / 64] |= UINT64_C(1) << (byte % 64);
+        add_bytes(bytes, a->edges[s->edge_at + i].lo, a->edges[s->edge_at + i].hi);
 }
 
 /* All tokens at and below a child of the root that the reading of level 0 allows. */
@@ -293,11 +300,12 @@ static void descend_below(struct descent *d, const struct trie *trie, uint32_t c
     uint64_t bytes[4] = {0};
     for (uint32_t k = 0; k < d->levels[1].n && i < end; k++)
         add_readable(d->t.a, d->pool[d->levels[1].first + k].state, bytes);
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        const uint32_t at = has_byte(bytes, byte) ? trie->second[trie->nodes[child].byte][byte] : 0;
-        for (i = at; at != 0 && i < trie->nodes[at].end;)
-            i = descend_node(d, trie, i);
-    }
+    for (uint32_t w = 0; w < 4; w++)
+        for (uint64_t left = bytes[w]; left != 0; left &= left - 1) {
+            const uint32_t at = trie->second[trie->nodes[child].byte][w * 64 + (uint32_t)__builtin_ctzll(left)];
+            for (i = at; at != 0 && i < trie->nodes[at].end;)
+                i = descend_node(d, trie, i);
+        }
 }
 
 /* All tokens of the trie that the reading of level 0 allows; first bytes of `skip` are left out. */
