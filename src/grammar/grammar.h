@@ -85,6 +85,9 @@ bool grammar_mask_key(const struct grammar_walk *w, struct grammar_key *out);
 
 /* Go on by a token. ERR_INVALID when the grammar does not allow it; the walk stays where it was. */
 enum err grammar_accept(struct grammar_walk *w, uint32_t id, struct error *e) MUST_CHECK;
+/* Ask for the memory that grammar_accept is about to read, and wait for none of it: for many walks in turn, all of them
+ * at one stage (0, 1, 2) and then at the next. Changes nothing. */
+void grammar_fetch(const struct grammar_walk *w, uint32_t id, uint32_t stage);
 bool grammar_is_complete(const struct grammar_walk *w); /* the text may end here */
 
 /* The rule of jumping: where the grammar leaves exactly one text for the next bytes (and the text may not end here),

@@ -305,6 +305,24 @@ enum err grammar_accept(struct grammar_walk *w, uint32_t id, struct error *e)
     return OK;
 }
 
+void grammar_fetch(const struct grammar_walk *w, uint32_t id, uint32_t stage)
+{
+    if (stage == 0) {
+        __builtin_prefetch(w, 1);
+        __builtin_prefetch(w->frames, 1);
+        __builtin_prefetch(w->frames + 4, 1);
+        return;
+    }
+    const struct grammar_vocab *v = w->g->vocab;
+    if (id >= v->n || w->n_readings == 0)
+        return;
+    if (stage == 1) {
+        __builtin_prefetch(&v->at[id]);
+        __builtin_prefetch(&w->g->a.states[w->readings[0].state]);
+    } else
+        __builtin_prefetch(v->bytes + v->at[id]);
+}
+
 /* ---- forced text ---- */
 
 /* The one byte that all readings agree on; false when there are several or the text may end. */

@@ -212,12 +212,31 @@ static void learn_cost(struct sched *s, const struct plan *plan, const struct st
     cost_observe(&s->cost, plan->n_rows, context, ns);
 }
 
+/* Since the step before, other work has taken the caches: the walks of all tokens are asked for at once, rather than
+ * waited for one by one. */
+static void fetch_walks(const struct sched *s, const struct step_result *result)
+{
+    for (uint32_t stage = 0; stage < 4; stage++)
+        for (uint32_t i = 0; i < result->n; i++) {
+            const struct step_token *t = &result->tokens[i];
+            assert(t->slot < s->n_slots);
+            const struct seq *q = &s->seqs[t->slot];
+            if (q->state != SEQ_RUNNING)
+                continue;
+            if (stage == 0)
+                __builtin_prefetch(&q->choice->walk);
+            else if (q->choice->walk != NULL)
+                grammar_fetch(q->choice->walk, t->id, stage - 1);
+        }
+}
+
 void sched_commit(struct sched *s, const struct plan *plan, const struct step_result *result, uint64_t now)
 {
     assert(plan->step == s->committed + 1 && plan->step <= s->step);
     s->committed = plan->step;
     kv_fence_done(s->kv, plan->step);
     learn_cost(s, plan, result);
+    fetch_walks(s, result);
     uint32_t next = 0;
     for (uint32_t i = 0; i < plan->n_seqs; i++) {
         const struct plan_seq *ps = &plan_seqs(plan)[i];
