@@ -18,10 +18,9 @@ static bool make_room(struct dev *d, const struct attend_args *a)
 {
     const size_t part = (size_t)PARTS_MAX * a->n_heads * (a->head_dim + 2) * sizeof(float);
     const size_t counters = (size_t)d->rows_max * a->n_kv_heads * sizeof(uint32_t);
-    const size_t plan = sizeof(struct plan) + 2 * (size_t)d->rows_max * sizeof(struct plan_tile);
     return cuda_room(d, (void **)&d->parts, &d->parts_bytes, part) != NULL &&
            cuda_room(d, (void **)&d->arrived, &d->arrived_bytes, counters) != NULL &&
-           cuda_room(d, (void **)&d->plan, &d->plan_bytes, plan) != NULL;
+           cuda_room(d, (void **)&d->plan, &d->plan_bytes, plan_bytes(d->rows_max)) != NULL;
 }
 
 void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct attend_args *a)
@@ -54,6 +53,8 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     if (!make_room(d, a))
         return;
     j.plan = d->plan;
+    j.items = plan_items(d->plan);
+    j.tiles = plan_tiles(d->plan, d->rows_max);
     j.parts = d->parts;
     j.part_sums = d->parts + (size_t)PARTS_MAX * a->n_heads * a->head_dim;
     j.arrived = d->arrived;

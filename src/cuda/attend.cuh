@@ -31,10 +31,30 @@ struct cut {
 };
 
 struct plan {
-    uint32_t n_items, n_tiles, split;
-    struct plan_item items[PARTS_MAX];
-    struct plan_tile tiles[]; /* as many as rows_max */
+    uint32_t n_items, n_tiles, split, unused;
 };
+
+/* Items and tiles lie behind it. Where a part each is all that fits, there is an item for each tile of rows. */
+__host__ __device__ inline uint32_t plan_items_max(uint32_t rows_max)
+{
+    return rows_max > PARTS_MAX ? rows_max : PARTS_MAX;
+}
+
+__host__ __device__ inline struct plan_item *plan_items(struct plan *p)
+{
+    return (struct plan_item *)(p + 1);
+}
+
+__host__ __device__ inline struct plan_tile *plan_tiles(struct plan *p, uint32_t rows_max)
+{
+    return (struct plan_tile *)(plan_items(p) + plan_items_max(rows_max));
+}
+
+inline size_t plan_bytes(uint32_t rows_max)
+{
+    return sizeof(struct plan) + plan_items_max(rows_max) * sizeof(struct plan_item) +
+           2 * (size_t)rows_max * sizeof(struct plan_tile);
+}
 
 struct attend_job {
     const float *q;
@@ -47,6 +67,8 @@ struct attend_job {
     uint32_t block_tokens, row_bytes;
     enum dtype dtype;
     const struct plan *plan;
+    const struct plan_item *items;
+    const struct plan_tile *tiles;
     float *parts, *part_sums; /* [PARTS_MAX][heads][D]; [PARTS_MAX][heads][2]: maximum, sum */
     uint32_t *arrived;        /* [row][kv heads] */
     struct act_rows out;      /* [T][heads * D] */

@@ -305,11 +305,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<D>) decode_kernel(const __grid
     look_ahead(j.ahead, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS);
     launch_wait();
     const uint32_t n = j.plan->n_items * j.n_kv_heads, split = j.plan->split;
-    struct plan_item next = j.plan->items[blockIdx.x / j.n_kv_heads]; /* whatever it is when there is none */
+    struct plan_item next = j.items[blockIdx.x / j.n_kv_heads]; /* whatever it is when there is none */
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         const struct plan_item item = next;
         if (i + gridDim.x < n) /* on its way while this one is computed */
-            next = j.plan->items[(i + gridDim.x) / j.n_kv_heads];
+            next = j.items[(i + gridDim.x) / j.n_kv_heads];
         struct part_work w;
         if (!work_of<DecodeShape<C, D>::GROUP>(j, item, i % j.n_kv_heads, split, w))
             continue;
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(THREADS, WHOLE_BLOCKS<C, D>) whole_kernel(cons
     launch_wait();
     const uint32_t n = j.plan->n_tiles * j.n_kv_heads, split = j.plan->split, rows = PACK / j.per_kv;
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        const struct plan_tile tile = j.plan->tiles[i / j.n_kv_heads];
+        const struct plan_tile tile = j.tiles[i / j.n_kv_heads];
         const struct batch_seq s = j.seqs[tile.seq];
         const uint32_t n_rows = min(rows, s.n_rows - tile.first);
         struct plan_item item = {};

@@ -123,12 +123,14 @@ __device__ static uint32_t free_split(
 
 /* fixed: cuts that depend on the sequence alone. */
 __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv,
-    uint32_t rows_per_tile, bool fixed, struct cut cut, struct plan *plan)
+    uint32_t rows_per_tile, bool fixed, struct cut cut, struct plan *plan, uint32_t rows_max)
 {
     launch_wait();
     const uint32_t split = fixed ? SPLIT : free_split(seqs, n_seqs, per_kv, cut);
     const bool whole =
         fixed && parts_at(seqs, n_seqs, per_kv, split) > PARTS_MAX; /* everybody as tiles: the same bits */
+    struct plan_item *const all_items = plan_items(plan);
+    struct plan_tile *const all_tiles = plan_tiles(plan, rows_max);
     uint32_t items = 0, slots = 0, tiles = 0;
     for (uint32_t base = 0; base < n_seqs; base += THREADS) {
         const uint32_t i = base + threadIdx.x;
@@ -145,15 +147,15 @@ __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs
         for (uint32_t k = 0; decode && k * (PACK / per_kv) < s.n_rows; k++) {
             const struct batch_seq rows = tile_of(s, k, PACK / per_kv);
             const uint32_t n = (rows.n_kv + split - 1) / split;
-            for (uint32_t p = 0; p < n && item < PARTS_MAX; p++) {
+            for (uint32_t p = 0; p < n && item < plan_items_max(rows_max); p++) {
                 const struct plan_item one = {rows.first_row, p, n, slot, rows};
-                plan->items[item++] = one;
+                all_items[item++] = one;
             }
             slot += n * rows.n_rows;
         }
         for (uint32_t t = 0; t < my_tiles; t++) { /* the last rows see most, so they start first */
             const struct plan_tile one = {i, (my_tiles - 1 - t) * rows_per_tile};
-            plan->tiles[tile + t] = one;
+            all_tiles[tile + t] = one;
         }
         items += n_items;
         slots += n_slots;
@@ -171,7 +173,7 @@ void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t
     if (d->planned_version == d->batch_version && d->planned_per_kv == per_kv)
         return;
     cuda_launch_beside(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile, d->deterministic,
-        *cut, d->plan);
+        *cut, d->plan, d->rows_max);
     d->planned_version = d->batch_version;
     d->planned_per_kv = per_kv;
 }

@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(THREADS) prefill_kernel(const __grid_constant_
     launch_wait();
     if (blockIdx.y >= j.plan->n_tiles)
         return;
-    const struct tile_work w = work_of(j, j.plan->tiles[blockIdx.y], blockIdx.x, attend_rows(Shape::TILE, j.per_kv));
+    const struct tile_work w = work_of(j, j.tiles[blockIdx.y], blockIdx.x, attend_rows(Shape::TILE, j.per_kv));
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
     uint32_t limit[S::M][2];
 #pragma unroll

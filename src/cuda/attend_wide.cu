@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_constant_
     launch_wait();
     if (blockIdx.y >= j.plan->n_tiles)
         return;
-    const struct tile_work w = work_of(j, j.plan->tiles[blockIdx.y], blockIdx.x, attend_rows(TILE, j.per_kv));
+    const struct tile_work w = work_of(j, j.tiles[blockIdx.y], blockIdx.x, attend_rows(TILE, j.per_kv));
     if (threadIdx.x / GROUP == 2) {
         warpgroup_registers_down<REGISTERS_FEW>();
         const uint32_t n = (w.end - w.begin / KEYS * KEYS + KEYS - 1) / KEYS;

@@ -82,14 +82,14 @@ __device__ __forceinline__ void glu_quads(const struct glu_job &j, size_t row, u
 template <bool BF16> __global__ void glu_kernel(const __grid_constant__ struct glu_job j, struct act_rows out)
 {
     launch_wait();
-    const uint32_t first = blockIdx.x * EACH * blockDim.x + threadIdx.x;
+    const uint32_t first = blockIdx.y * EACH * blockDim.x + threadIdx.x;
     float4 y[EACH];
-    glu_quads<BF16>(j, blockIdx.y, first, y);
+    glu_quads<BF16>(j, blockIdx.x, first, y);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const uint32_t at = 4 * (first + i * blockDim.x);
         if (at < j.n)
-            act_put4(out, (size_t)blockIdx.y * j.n + at, y[i]);
+            act_put4(out, (size_t)blockIdx.x * j.n + at, y[i]);
     }
 }
 
@@ -181,5 +181,5 @@ void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_arg
         a->out->has_f8 = true;
     } else
         cuda_launch(d, bf16 ? glu_kernel<true> : glu_kernel<false>,
-            dim3((n / 4 + 256 * EACH - 1) / (256 * EACH), b->n_rows), 256, 0, j, out);
+            dim3(b->n_rows, (n / 4 + 256 * EACH - 1) / (256 * EACH)), 256, 0, j, out);
 }

@@ -25,14 +25,14 @@ __global__ static void add_kernel(float *x, const float *y, const float *bias, c
 __global__ static void add_scaled_kernel(float *x, const __nv_bfloat16 *y, struct scales left, uint32_t n)
 {
     launch_wait();
-    const uint32_t at = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
-    const size_t from = (size_t)blockIdx.y * n + at;
+    const uint32_t at = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
+    const size_t from = (size_t)blockIdx.x * n + at;
     if (at >= n)
         return;
     const uint2 w = *(const uint2 *)(y + from);
     const float4 v = make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
         __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
-    const float4 old = *(const float4 *)(x + from), s = scaled4(left, v, blockIdx.y, 0, at);
+    const float4 old = *(const float4 *)(x + from), s = scaled4(left, v, blockIdx.x, 0, at);
     *(float4 *)(x + from) = make_float4(old.x + s.x, old.y + s.y, old.z + s.z, old.w + s.w);
 }
 
@@ -45,7 +45,7 @@ void cuda_project(struct dev *d, const struct batch *b, const struct project_arg
         const struct product p = {m, n, b->n_rows, a->in, a->scratch, n, false, true, true};
         cuda_product(d, &p);
         const struct scales left = {cuda_row_scales(d, a->in), {m->scales}};
-        cuda_launch(d, add_scaled_kernel, dim3((n / 4 + 255) / 256, b->n_rows), 256, 0, a->x,
+        cuda_launch(d, add_scaled_kernel, dim3(b->n_rows, (n / 4 + 255) / 256), 256, 0, a->x,
             (const __nv_bfloat16 *)a->scratch, left, n);
         return;
     }

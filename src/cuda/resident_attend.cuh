@@ -229,11 +229,11 @@ __device__ void resident_attend_phase(const struct attend_job &j, unsigned char 
         first.plan = j.plan;
         first.n_items = j.plan->n_items;
         first.split = j.plan->split;
-        first.item = j.plan->items[min(blockIdx.x / j.n_kv_heads, PARTS_MAX - 1)];
+        first.item = j.items[min(blockIdx.x / j.n_kv_heads, PARTS_MAX - 1)];
     }
     const uint32_t n = first.n_items * j.n_kv_heads, split = first.split;
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        const struct plan_item item = i == blockIdx.x ? first.item : j.plan->items[i / j.n_kv_heads];
+        const struct plan_item item = i == blockIdx.x ? first.item : j.items[i / j.n_kv_heads];
         const uint32_t kv_head = i % j.n_kv_heads;
         if (j.dtype == DTYPE_BF16 && j.head_dim == 128)
             attend_item<WARPS, __nv_bfloat16, 128>(j, item, kv_head, split, joined, stats);

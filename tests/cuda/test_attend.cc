@@ -166,11 +166,11 @@ static std::vector<float> attend(const shape &c, const std::vector<part> &parts,
 {
     const batch_memory m(c, parts);
     const uint32_t per_kv = c.n_heads / c.n_kv_heads, rows_max = std::max(m.n_rows, 64u);
-    const size_t plan_bytes = sizeof(struct plan) + 2 * (size_t)rows_max * sizeof(struct plan_tile);
-    aligned<unsigned char> plan(plan_bytes);
+    aligned<unsigned char> plan(plan_bytes(rows_max));
     aligned<float> room((size_t)PARTS_MAX * c.n_heads * (c.head_dim + 2)), out(m.n_rows * c.n_heads * c.head_dim);
     aligned<uint32_t> arrived((size_t)rows_max * c.n_kv_heads, 0);
     device.n_sms = 4;
+    device.rows_max = rows_max;
     device.deterministic = fixed;
     device.batch_version++;
     device.plan = (struct plan *)plan.p;
@@ -197,6 +197,8 @@ static std::vector<float> attend(const shape &c, const std::vector<part> &parts,
     j.row_bytes = row_bytes_of(c);
     j.dtype = c.kv;
     j.plan = device.plan;
+    j.items = plan_items(device.plan);
+    j.tiles = plan_tiles(device.plan, rows_max);
     j.parts = room.p;
     j.part_sums = room.p + (size_t)PARTS_MAX * c.n_heads * c.head_dim;
     j.arrived = arrived.p;
@@ -303,6 +305,11 @@ int main()
         if (c.kv != DTYPE_Q8_0 && (c.head_dim == 64 || c.head_dim == 128))
             check_near(c, prompts, false, true);
     }
+    const shape small = {1, 1, 64, 0, 16, 0.0f, DTYPE_F16}; /* more sequences than there is room for parts of */
+    std::vector<part> many;
+    for (uint32_t i = 0; i < PARTS_MAX + 60; i++)
+        many.push_back({1 + i % 50, i % 20, 1});
+    check_near(small, many, false);
     check_bits(shapes[0]);
     check_bits(shapes[2]);
     check_bits(shapes[6]);
