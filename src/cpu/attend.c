@@ -240,8 +240,9 @@ void cpu_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv,
     job.finish_here =
         (a->forms & ACT_Q16) == 0 || (heads_each * a->head_dim % ACT_GROUP == 0 && last * a->head_dim % ACT_GROUP == 0);
     const uint32_t n_tiles = n_chunks * a->n_kv_heads * job.n_parts;
+    const bool all_decode = b->n_rows <= b->n_seqs; /* tiles alike, and each worker asks for its neighbour's */
     if (!attend_in_parts(&job, n_tiles))
-        cpu_run(d, n_tiles, attend_one, &job);
+        (all_decode ? cpu_run_near : cpu_run)(d, n_tiles, attend_one, &job);
     if (!job.finish_here)
         cpu_run(d, tiles_of(b->n_rows, TILE_ROWS), attend_finish_rows, &job);
 }

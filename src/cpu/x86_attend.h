@@ -405,6 +405,18 @@ static void find_tile(
         rows[g] = kv_row(t, MIN(MAX(lo + g * VF, start), end - 1) / VF * VF);
 }
 
+/* The tile behind those before lo: of this head, or the first of the next. */
+static void find_next(
+    const struct attend_tile *t, uint32_t lo, uint32_t start, uint32_t end, const unsigned char **rows)
+{
+    struct attend_tile other = *t;
+    if (lo >= end && t->kv_head + 1 < t->args->n_kv_heads) {
+        other.kv_head++;
+        lo = start / ATTN_TILE * ATTN_TILE;
+    }
+    find_tile(&other, lo, start, end, rows);
+}
+
 /* ---- parts ----------------------------------------------------------------------------------------------------------
  */
 
@@ -430,7 +442,7 @@ static void attend_part(struct worker *w, const struct attend_tile *t, uint32_t 
         if (f.here != NULL)
             find_tile(t, f.lo, start, end, here.rows);
         if (stays)
-            find_tile(t, f.lo + ATTN_TILE, start, end, here.next);
+            find_next(t, f.lo + ATTN_TILE, start, end, here.next);
         else
             f.asks = asks_of(t, f.lo + ATTN_TILE, end);
         if (f.here == NULL)

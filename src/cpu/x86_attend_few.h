@@ -23,8 +23,8 @@
 
 _Static_assert(VF == KEY_GROUP, "a vector holds an element of each key of a group");
 
-/* A tile's groups of 16 positions where they lie, without the offset of keys or values, and those of the next tile
- * (this one's last where there is none). */
+/* A tile's groups of 16 positions where they lie, without the offset of keys or values, and those of the next tile:
+ * behind the last, the first of the next kv head, which the same worker takes most of the time; else whatever. */
 struct tile_here {
     const unsigned char *rows[TILE_GROUPS], *next[TILE_GROUPS];
     uint64_t k_at, v_at;
@@ -95,8 +95,13 @@ INLINE void few_key_rows(int rows, const struct tile_here *t, const float *const
     uint32_t g = 0;
     for (; g + SMALL_VECS <= groups; g += SMALL_VECS)
         few_keys(rows, SMALL_VECS, t, g, q, n, score + g * VF, keep != NULL ? keep + g * VF : NULL, asks);
-    for (; g < groups; g++)
-        few_keys(rows, 1, t, g, q, n, score + g * VF, keep != NULL ? keep + g * VF : NULL, asks);
+    float *last = keep != NULL ? keep + g * VF : NULL;
+    switch (groups - g) { /* together, since a chain of fma waits four cycles for each */
+    case 0: break;
+    case 1: few_keys(rows, 1, t, g, q, n, score + g * VF, last, asks); break;
+    case 2: few_keys(rows, MIN(2, SMALL_VECS), t, g, q, n, score + g * VF, last, asks); break;
+    default: few_keys(rows, MIN(3, SMALL_VECS), t, g, q, n, score + g * VF, last, asks); break;
+    }
 }
 
 /* Pairs of one pass: as even as they go. */
