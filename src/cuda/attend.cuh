@@ -31,7 +31,8 @@ struct cut {
 };
 
 struct plan {
-    uint32_t n_items, n_tiles, split, unused;
+    uint32_t n_items, n_tiles, split;
+    uint32_t unused; /* so that the items lie at a multiple of 16 bytes */
 };
 
 /* Items and tiles lie behind it. Where a part each is all that fits, there is an item for each tile of rows. */
