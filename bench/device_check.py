@@ -11,6 +11,7 @@ logits between the backends: rounding, not error.
 """
 import argparse
 import ctypes
+import os
 import pathlib
 import sys
 import tempfile
@@ -263,6 +264,8 @@ def bench_library():
     lib.quern_bench_open.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_int] * 2 + [ctypes.c_uint32] * 3 + [
         ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
     lib.quern_bench_close.argtypes = [ctypes.c_void_p]
+    lib.quern_bench_choices.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    lib.quern_bench_choices.restype = ctypes.c_double
     lib.quern_bench_logits.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int,
                                        ctypes.c_void_p]
     lib.quern_bench_rows.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p]
@@ -459,10 +462,93 @@ def check_resident(seed):
         verdict(f"resident {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache", worst, 3e-2, twin)
 
 
-CHECKS = {"products": check_products, "slim": check_slim, "flow": check_flow, "feed": check_feed_forward,
-          "attention": check_attention, "wide": check_wide, "architectures": check_architectures,
-          "models": check_models, "checkpoint": check_checkpoint, "sample": check_sample, "verify": check_verify,
-          "deterministic": check_deterministic, "resident": check_resident}
+CHOSEN_ROWS = [10, 21, 50, 100, 130, 200, 272, 300, 544, 700]
+
+
+def check_chosen(seed):
+    """Products by other algorithms than the library's first: the last of those that it names, so that there is one for
+    every shape, at rows between those that were looked at. Then files: a second start reads what the first has measured
+    and gives the same bits, and a damaged file is as good as none."""
+    some = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        ops.choose(scratch, True)
+        for dtype in ("F32", "F16", "BF16", "Q8_0", "Q4_K"):
+            rows = CHOSEN_ROWS if dtype in ("F16", "BF16") else CHOSEN_ROWS[3:8]
+            group(f"chosen product {dtype}", PRODUCTS[dtype], [
+                lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r) for r in rows
+                for s in ((1024, 768), (272, 2048))])
+            some += ops.chosen() > 0
+            group(f"chosen feed-forward {dtype}", 4 * PRODUCTS[dtype], [
+                lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r) for r in rows])
+            some += ops.chosen() > 0
+        group("chosen product BF16 as F8", F8, [
+            lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True) for r in CHOSEN_ROWS])
+        some += ops.chosen() > 0
+        group("chosen feed-forward BF16 as F8", 3 * F8, [
+            lambda r=r: ops.feed_forward("cuda", "BF16", r, 512, 1024, seed + r, fp8=True) for r in CHOSEN_ROWS])
+        some += ops.chosen() > 0
+        ops.choose(None, False)
+    if some < 8:
+        failures.append(f"chosen: only {some} of 12 groups had another algorithm")
+        print(failures[-1], flush=True)
+    for fp8 in (0, 1):
+        check_choices_kept(fp8)
+
+
+def check_choices_kept(fp8):
+    lib = bench_library()
+
+    def start():
+        """(products, measured, chosen, was read), seconds and the logits of 100 rows."""
+        text, made = ctypes.create_string_buffer(1024), (ctypes.c_uint32 * 4)()
+        handle = lib.quern_bench_open(b"llama-3.2-1b", b"BF16", b"BF16", fp8, 0, 1024, 256, 4096, 100000, text,
+                                      len(text))
+        if not handle:
+            raise RuntimeError(text.value.decode())
+        seconds = lib.quern_bench_choices(handle, made)
+        out = np.full((100, 128256), np.nan, dtype=np.float32)
+        code = lib.quern_bench_logits(handle, 100, 300, 0, out.ctypes.data)
+        lib.quern_bench_close(handle)
+        if code != 0:
+            raise RuntimeError("the step failed")
+        return list(made), seconds, out
+
+    def show(what, made, seconds, ok):
+        if not ok:
+            failures.append(f"choices, {what}")
+        print(f"choices{' as F8' if fp8 else ''}, {what}: {made[0]} products, {made[1]} measured, {made[2]} chosen, "
+              f"{'read' if made[3] else 'not read'}, {seconds:.2f} s  {'ok' if ok else 'MISMATCH'}", flush=True)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["QUERN_CHOICES"] = scratch
+        first, seconds, want = start()
+        files = list(pathlib.Path(scratch).iterdir())
+        show("first start", first, seconds, first[1] > 0 and not first[3] and len(files) == 1 and seconds < 1.5)
+        made, seconds, got = start()
+        show("second start", made, seconds, made[1] == 0 and made[3] == 1 and made[2] == first[2] and seconds < 0.3
+             and np.array_equal(got, want))
+        whole = files[0].read_bytes()
+        files[0].write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        made, seconds, got = start()
+        show("damaged file", made, seconds, made[1] > 0 and not made[3] and len(files[0].read_bytes()) > 0)
+        files[0].write_bytes(whole)
+        made, seconds, got = start()
+        show("its own again", made, seconds, made[3] == 1 and np.array_equal(got, want))
+        os.environ["QUERN_CHOICES"] = str(files[0])  # no folder: nothing is measured, nothing is kept
+        made, seconds, got = start()
+        show("no folder", made, seconds, made[1] == 0 and made[2] == 0 and not made[3])
+        far = ops.distance(got, want)
+        os.environ["QUERN_CHOICES"] = ""
+    if not far < 3e-2:
+        failures.append(f"choices: logits are {far:.1e} apart")
+        print(failures[-1], flush=True)
+
+
+CHECKS = {"products": check_products, "chosen": check_chosen, "slim": check_slim, "flow": check_flow,
+          "feed": check_feed_forward, "attention": check_attention, "wide": check_wide,
+          "architectures": check_architectures, "models": check_models, "checkpoint": check_checkpoint,
+          "sample": check_sample, "verify": check_verify, "deterministic": check_deterministic,
+          "resident": check_resident}
 
 
 def main():
@@ -470,6 +556,7 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--only", choices=CHECKS)
     args = parser.parse_args()
+    os.environ["QUERN_CHOICES"] = ""  # the library's own, but where choices are what is checked
     print(f"seed {args.seed}")
     for name, check in CHECKS.items():
         if args.only in (None, name):

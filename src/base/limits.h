@@ -244,6 +244,9 @@
 #define TENANT_NAME_MAX    64        /* bytes with the NUL; it stands in metrics */
 #define TENANT_MODELS_MAX  16        /* names a tenant may use; there is one model today */
 
+/* Products of a CUDA card. */
+#define CUDA_CHOICES_MAX 1024 /* (shape, rows) pairs whose algorithm is chosen: 5 shapes at 18 sizes are 90; 110 KB */
+
 /* Grammars: what a client may ask for, and what a walk may hold. */
 #define GRAMMAR_TEXT_BYTES_MAX    (1 << 20) /* one schema, pattern or grammar; the largest public schemas have 300 KB */
 #define GRAMMAR_STEPS_MAX         4000000   /* of compiling: 120 ms of one core; a tool's schema takes 20,000 */

@@ -121,7 +121,7 @@ static void add_stop_id(struct load *l, uint32_t id)
         l->stop_ids[l->n_stop_ids++] = id;
 }
 
-const char *load_copies_dir(const struct options *o, char *path)
+const char *load_cache_dir(const struct options *o, const char *name, char *path)
 {
     struct hub *hub;
     struct hub_options ho;
@@ -131,7 +131,7 @@ const char *load_copies_dir(const struct options *o, char *path)
     ho.offline = true;
     if (hub_open(&hub, &ho, &e) != OK)
         return NULL;
-    const bool ok = path_join(path, hub_cache_dir(hub), "vocab", &e) == OK;
+    const bool ok = path_join(path, hub_cache_dir(hub), name, &e) == OK;
     hub_close(hub);
     return ok ? path : NULL;
 }
@@ -143,7 +143,7 @@ static enum err open_text(struct load *l, const struct options *o, const struct 
         add_stop_id(l, l->config.eos_ids[i]);
     if (l->source == NULL)
         return OK;
-    TRY(model_tokenizer_open(l->source, load_copies_dir(o, copies), &l->tok, e));
+    TRY(model_tokenizer_open(l->source, load_cache_dir(o, "vocab", copies), &l->tok, e));
     TRY(tok_ctx_new(&l->tok_ctx, e));
     const struct tok_roles *roles = tok_roles_of(l->tok);
     add_stop_id(l, roles->eos);
@@ -179,6 +179,7 @@ static enum err open_decoder(
 {
     struct note_progress progress;
     struct weight_source src;
+    char choices[PATH_BYTES_MAX];
     if (o->load_format == LOAD_DUMMY) {
         const uint64_t seed = o->seed == OPTION_UNSET ? 0 : o->seed;
         TRY(dummy_new(fit_weight_dtype(o->weight_dtype), seed, &l->dummy, e));
@@ -197,6 +198,7 @@ static enum err open_decoder(
         .n_blocks = (l->fit.context + FIT_BLOCK_TOKENS - 1) / FIT_BLOCK_TOKENS,
         .deterministic = o->deterministic,
         .fp8 = o->quantization == QUANTIZATION_FP8,
+        .choices_dir = load_cache_dir(o, "choices", choices),
         .progress = note_progress_step,
         .progress_ctx = &progress,
         .stop = stop};
@@ -243,19 +245,32 @@ static enum err open_text_and_decoder(
     return err;
 }
 
+const char *load_choices_text(const struct decoder *d, char out[LOAD_CHOICES_TEXT])
+{
+    const struct device_choices *c = d != NULL ? decoder_choices(d) : NULL;
+    out[0] = '\0';
+    if (c != NULL && c->was_read)
+        snprintf(
+            out, LOAD_CHOICES_TEXT, ", %u of %u products as measured at an earlier start", c->n_chosen, c->n_shapes);
+    else if (c != NULL && c->n_measured > 0)
+        snprintf(out, LOAD_CHOICES_TEXT, ", %u of %u products chosen by measuring %u in %.2f s", c->n_chosen,
+            c->n_shapes, c->n_measured, c->seconds);
+    return out;
+}
+
 static void say_loaded(const struct load *l, const struct options *o, uint64_t start_ns, const struct clock *clock)
 {
     static const char *const reasons[] = {[FIT_BY_MODEL] = "the model's",
         [FIT_BY_OPTION] = "as asked for",
         [FIT_BY_DEFAULT] = "the model has more: --max-model-len",
         [FIT_BY_MEMORY] = "what fits into memory"};
-    char bytes[24], threads[32] = "";
+    char bytes[24], threads[32] = "", choices[LOAD_CHOICES_TEXT];
     if (strncmp(l->ops->name, "cpu", 3) == 0)
         snprintf(threads, sizeof threads, ", %u thread%s", l->threads, l->threads == 1 ? "" : "s");
-    note(o, "%s: %s %s%s on %s%s, context %u (%s), ready in %.2f s", l->name,
+    note(o, "%s: %s %s%s on %s%s%s, context %u (%s), ready in %.2f s", l->name,
         inspect_show_bytes(l->fit.weight_bytes, bytes), o->load_format == LOAD_DUMMY ? "of random " : "",
-        dtype_name(l->fit.work_dtype), l->ops->name, threads, l->fit.context, reasons[l->fit.reason],
-        (double)(clock_now(clock) - start_ns) / 1e9);
+        dtype_name(l->fit.work_dtype), l->ops->name, threads, load_choices_text(l->decoder, choices), l->fit.context,
+        reasons[l->fit.reason], (double)(clock_now(clock) - start_ns) / 1e9);
 }
 
 enum err load_open(struct load *l, const struct options *o, const struct load_wants *w, struct error *e)

@@ -59,8 +59,12 @@ enum err load_pick_ops(const struct options *o, const struct ops **out, struct e
 enum err load_encode(
     struct load *l, struct str text, bool trusted, bool add_special, struct tok_ids *out, struct error *e) MUST_CHECK;
 
-/* The folder for checked copies of large vocabularies, into path (PATH_BYTES_MAX); NULL: they are read anew each time.
- */
-const char *load_copies_dir(const struct options *o, char *path);
+/* A folder of the cache, into path (PATH_BYTES_MAX): "vocab" for checked copies of large vocabularies, "choices" for
+ * what a device has measured. NULL: there is none, and nothing is kept. */
+const char *load_cache_dir(const struct options *o, const char *name, char *path);
+
+/* What the device has chosen by measurement, for the end of a sentence; empty where it has nothing to choose. */
+#define LOAD_CHOICES_TEXT 96
+const char *load_choices_text(const struct decoder *d, char out[LOAD_CHOICES_TEXT]);
 
 #endif

@@ -216,6 +216,7 @@ static enum err open_model(struct bench_run *b, struct error *e)
         context = MIN(l->config.context_length, (uint32_t)BENCH_DEPTH + DECODE_STEPS);
     TRY(fit_choose(&l->fit, &l->config, context, CHAT_CONTEXT_DEFAULT, e));
     struct weight_source src;
+    char choices[PATH_BYTES_MAX];
     if (o->load_format == LOAD_DUMMY) {
         TRY(dummy_new(fit_weight_dtype(o->weight_dtype), 0, &l->dummy, e));
         src = dummy_source(l->dummy);
@@ -225,7 +226,8 @@ static enum err open_model(struct bench_run *b, struct error *e)
         .threads = l->threads,
         .kv_dtype = l->fit.kv_dtype,
         .deterministic = o->deterministic,
-        .fp8 = o->quantization == QUANTIZATION_FP8};
+        .fp8 = o->quantization == QUANTIZATION_FP8,
+        .choices_dir = load_cache_dir(o, "choices", choices)};
     bench_options(&b->d, l->fit.context);
     TRY(decoder_open(&src, &l->config, &b->d, &l->decoder, e));
     return bench_new(l->decoder, &b->d, &b->bench, e);

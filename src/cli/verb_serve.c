@@ -47,7 +47,8 @@ struct serve {
     struct server *server;
     struct serving *serving;
     struct fake_runner_options fake;
-    char path[PATH_BYTES_MAX], draft_path[PATH_BYTES_MAX], copies[PATH_BYTES_MAX], said[256];
+    char path[PATH_BYTES_MAX], draft_path[PATH_BYTES_MAX], copies[PATH_BYTES_MAX];
+    char choices[PATH_BYTES_MAX], said[256];
     char name[MODEL_NAME_BYTES_MAX]; /* what clients call it */
     char key_text[KEYS_LISTED * 64];
     const char *keys[KEYS_LISTED];
@@ -251,11 +252,12 @@ static enum err open_model(struct serve *v, struct error *e)
     const struct options *o = v->o;
     struct serving_options so;
     TRY(find_it(v, e));
-    TRY(serve_args(o, v->path, load_copies_dir(o, v->copies), &so, v->said, e));
+    TRY(serve_args(o, v->path, load_cache_dir(o, "vocab", v->copies), &so, v->said, e));
     if (v->said[0] != '\0')
         note(o, "%s", v->said);
     TRY(find_draft(v, &so, e));
     TRY(catch_signals(e)); /* fetching has its own */
+    so.choices_dir = load_cache_dir(o, "choices", v->choices);
     so.clock = &v->clock;
     so.log = &v->log.log;
     so.progress = on_progress;
@@ -308,11 +310,12 @@ static enum err attach(struct serve *v, struct error *e)
 static void say_ready(const struct serve *v, uint64_t start_ns)
 {
     const struct serving *sv = v->serving;
-    note(v->o, "quern: serving %s at %s (%s, %s, context %u, %u KV blocks of %u tokens in %s, ready in %.2f s)",
+    char choices[LOAD_CHOICES_TEXT];
+    note(v->o, "quern: serving %s at %s (%s, %s%s, context %u, %u KV blocks of %u tokens in %s, ready in %.2f s)",
         v->o->served_names.n > 0 ? v->o->served_names.v[0] : v->name, server_url(v->server),
         v->o->fake_step_us != OPTION_UNSET ? "made-up tokens" : sv->ops->name, dtype_name(sv->fit.work_dtype),
-        sv->fit.context, sv->n_blocks, sv->block_tokens, dtype_name(sv->fit.kv_dtype),
-        (double)(clock_now(&v->clock) - start_ns) / 1e9);
+        load_choices_text(sv->decoder, choices), sv->fit.context, sv->n_blocks, sv->block_tokens,
+        dtype_name(sv->fit.kv_dtype), (double)(clock_now(&v->clock) - start_ns) / 1e9);
 }
 
 static void reload(struct serve *v)

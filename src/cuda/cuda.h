@@ -52,6 +52,10 @@ void cuda_allow_wide(bool allow);
 enum cuda_way { CUDA_WAY_TABLE, CUDA_WAY_SKINNY, CUDA_WAY_SLIM, CUDA_WAY_LIBRARY, CUDA_WAY_FLOW };
 void cuda_prefer(enum cuda_way way);
 
+/* For tests: devices that are opened from now on choose, of the library's algorithms for a product, the last that works
+ * instead of the fastest, and need no clock for it. */
+void cuda_choose_last(bool on);
+
 #ifdef __cplusplus
 }
 #endif

@@ -67,7 +67,7 @@ struct slab {
 struct lt_plan {
     uint32_t m, n, k, ldw, ldc;
     cudaDataType type, out_type;
-    bool is_scaled;
+    bool is_scaled, adds, is_chosen;
     uint64_t used;
     cublasLtMatmulAlgo_t algo;
 };
@@ -89,6 +89,7 @@ struct ahead {
 
 struct upload;   /* upload.cu: weights on their way */
 struct resident; /* resident.cu: a step of few rows, as it is collected */
+struct chooser;  /* choose.cu: what was looked at, and what was chosen */
 struct plan;     /* attend_plan.cu: how the attention of this step is cut */
 
 struct dev {
@@ -138,6 +139,8 @@ struct dev {
 
     struct lt_plan plans[PLANS_MAX];
     uint32_t n_plans;
+    struct chooser *chooser; /* NULL = the library chooses */
+    bool is_looking;         /* ops are looked at: nothing is computed */
     /* The matrices of the step before, in the order of its ops, which is this step's too: how one knows what is next.
      */
     struct ahead trace[TRACE_MAX];
@@ -244,6 +247,15 @@ void cuda_square_product(
 void cuda_unpack(struct dev *d, const struct matrix *m, uint32_t first, uint32_t n);
 /* unpack.cu: activation rows as e4m3 with a scale per row, into d->acts_f8 and d->acts_scale. */
 void cuda_rows_to_f8(struct dev *d, const struct acts *in, uint32_t n_rows);
+
+/* choose.cu. Open: false when there is no memory. The three of the table. */
+bool cuda_choose_open(struct dev *d, const char *dir);
+void cuda_choose_close(struct dev *d);
+uint32_t cuda_look_begin(struct dev *d, uint32_t i);
+void cuda_look_end(struct dev *d);
+void cuda_choose(struct dev *d, struct device_choices *out);
+/* measure.cu: random numbers of no extreme size, in any type of 16 bits or more, or in e4m3. */
+void cuda_noise(struct dev *d, void *to, size_t bytes, bool f8);
 
 /* One op each. */
 void cuda_embed(struct dev *d, const struct batch *b, const struct embed_args *a);

@@ -37,6 +37,7 @@ static void dev_close(struct dev *d)
         }
     resident_free(d);
     cuda_upload_end(d);
+    cuda_choose_close(d);
     if (d->lt != NULL)
         cublasLtDestroy(d->lt);
     cuda_slabs_free(d);
@@ -114,7 +115,7 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     }
     d->chained = d->deterministic && d->failed == 0 && cuda_is_chained(d);
     enum err err = dev_wait(d, e);
-    if (err == OK && !cuda_sample_open(d))
+    if (err == OK && (!cuda_sample_open(d) || !cuda_choose_open(d, o->choices_dir)))
         err = FAIL(e, ERR_NOMEM, "no memory for the CUDA device");
     if (err == OK && d->fp8 && d->capability < 90)
         err = FAIL(e, ERR_UNSUPPORTED, "F8 weights need compute capability 9.0; this card has %u.%u",
@@ -408,6 +409,9 @@ static const struct ops table = {
     .graph_replay = graph_replay,
     .graph_begin = graph_begin,
     .graph_end = graph_end,
+    .look_begin = cuda_look_begin,
+    .look_end = cuda_look_end,
+    .choose = cuda_choose,
     .embed = cuda_embed,
     .norm = cuda_norm,
     .qkv = cuda_qkv,

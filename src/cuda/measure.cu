@@ -33,6 +33,13 @@ __global__ static void noise_kernel(uint32_t *to, size_t n, uint32_t keep, uint3
     }
 }
 
+void cuda_noise(struct dev *d, void *to, size_t bytes, bool f8)
+{
+    noise_kernel<<<1024, 256, 0, d->stream>>>(
+        (uint32_t *)to, bytes / 4, f8 ? 0x9f9f9f9fu : 0x80ff80ffu, f8 ? 0x20202020u : 0x3f003f00u);
+    CUDA_DO(d, cudaGetLastError());
+}
+
 static double seconds_of(struct dev *d, cudaEvent_t from, cudaEvent_t to)
 {
     float ms = 0.0f;
@@ -72,8 +79,7 @@ static double measure_product(struct dev *d, bool f8, cudaEvent_t from, cudaEven
     }
     unsigned char *w = (unsigned char *)p, *a = w + bytes, *out = a + bytes;
     float *scales = (float *)(out + bytes);
-    const uint32_t keep = f8 ? 0x9f9f9f9fu : 0x80ff80ffu, set = f8 ? 0x20202020u : 0x3f003f00u;
-    noise_kernel<<<4096, 256, 0, d->stream>>>((uint32_t *)w, 2 * bytes / 4, keep, set);
+    cuda_noise(d, w, 2 * bytes, f8);
     noise_kernel<<<16, 256, 0, d->stream>>>((uint32_t *)scales, 2 * SIDE, 0, 0x3f800000u);
     double best = 1e9;
     for (int i = 0; i < ROUNDS; i++) {

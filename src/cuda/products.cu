@@ -3,10 +3,12 @@
  * x A with W and A stored as k x n_out and k x T: one transposed operand, no copies. Quantised weights are made f16
  * some thousand rows at a time for it; F8 weights meet activations that were scaled to e4m3 row by row.
  *
- * The algorithm for a shape is asked for once and remembered, so that a captured step does not query. */
+ * The algorithm for a shape is the one that was measured to be the fastest (choose.cu), or the library's first; it is
+ * looked up once and remembered. */
 extern "C" {
 #include "base/mem.h"
 }
+#include "cuda/library.h"
 #include "cuda/skinny.h"
 #include "cuda/slim_shape.h"
 
@@ -104,27 +106,12 @@ const float *cuda_row_scales(const struct dev *d, const struct acts *in)
 /* ---- cuBLASLt ------------------------------------------------------------------------------------------------------
  */
 
-/* One call in the library's terms: c [n_out][rows], w and a in type. */
-struct lt_call {
-    cudaDataType type, out_type;
-    uint32_t n_out, rows, k, ldw, ldc;
-    const void *w, *a;
-    const float *w_scale, *a_scale; /* F8: per row of each */
-    void *c;
-    bool add;
-};
-
-struct lt_parts {
-    cublasLtMatmulDesc_t op;
-    cublasLtMatrixLayout_t w, a, c;
-};
-
 static int set(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t what, const void *value, size_t bytes)
 {
     return cublasLtMatmulDescSetAttribute(op, what, value, bytes);
 }
 
-static int make_parts(struct lt_parts *l, const struct lt_call *c)
+int lt_parts_make(struct lt_parts *l, const struct lt_call *c)
 {
     const cublasOperation_t transposed = CUBLAS_OP_T;
     int status = cublasLtMatmulDescCreate(&l->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -152,7 +139,7 @@ static int make_parts(struct lt_parts *l, const struct lt_call *c)
     return status;
 }
 
-static void drop_parts(struct lt_parts *l)
+void lt_parts_drop(struct lt_parts *l)
 {
     if (l->op != NULL)
         cublasLtMatmulDescDestroy(l->op);
@@ -176,21 +163,11 @@ static struct lt_plan *plan_slot(struct dev *d)
     return p;
 }
 
-/* The remembered algorithm, or the library's first choice. NULL on failure, which is noted. */
-static const cublasLtMatmulAlgo_t *plan_for(struct dev *d, const struct lt_parts *l, const struct lt_call *c)
+int lt_candidates(struct dev *d, const struct lt_parts *l, int most, cublasLtMatmulHeuristicResult_t *found, int *count)
 {
-    for (uint32_t i = 0; i < d->n_plans; i++) {
-        struct lt_plan *p = &d->plans[i];
-        if (p->m == c->n_out && p->n == c->rows && p->k == c->k && p->ldw == c->ldw && p->ldc == c->ldc &&
-            p->type == c->type && p->out_type == c->out_type && p->is_scaled == (c->w_scale != NULL)) {
-            p->used = ++d->clock;
-            return &p->algo;
-        }
-    }
     cublasLtMatmulPreference_t wish = NULL;
-    cublasLtMatmulHeuristicResult_t found;
-    int count = 0;
     const size_t bytes = LT_BYTES;
+    *count = 0;
     int status = cublasLtMatmulPreferenceCreate(&wish);
     if (status == 0)
         status =
@@ -200,13 +177,42 @@ static const cublasLtMatmulAlgo_t *plan_for(struct dev *d, const struct lt_parts
         status = cublasLtMatmulPreferenceSetAttribute(
             wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &uncut, sizeof uncut);
     if (status == 0)
-        status = cublasLtMatmulAlgoGetHeuristic(d->lt, l->op, l->w, l->a, l->c, l->c, wish, 1, &found, &count);
+        status = cublasLtMatmulAlgoGetHeuristic(d->lt, l->op, l->w, l->a, l->c, l->c, wish, most, found, count);
     if (wish != NULL)
         cublasLtMatmulPreferenceDestroy(wish);
+    return status;
+}
+
+/* The library's first. False on failure, which is noted. */
+static bool first_algo(struct dev *d, const struct lt_parts *l, cublasLtMatmulAlgo_t *out)
+{
+    cublasLtMatmulHeuristicResult_t found;
+    int count;
+    const int status = lt_candidates(d, l, 1, &found, &count);
     if (status != 0 || count == 0) {
         cuda_note(d, 1000 + status, "cublasLtMatmulAlgoGetHeuristic");
-        return NULL;
+        return false;
     }
+    *out = found.algo;
+    return true;
+}
+
+/* The remembered algorithm, or the one that was chosen, or the first. NULL on failure, which is noted. */
+static struct lt_plan *plan_for(struct dev *d, const struct lt_parts *l, const struct lt_call *c)
+{
+    for (uint32_t i = 0; i < d->n_plans; i++) {
+        struct lt_plan *p = &d->plans[i];
+        if (p->m == c->n_out && p->n == c->rows && p->k == c->k && p->ldw == c->ldw && p->ldc == c->ldc &&
+            p->type == c->type && p->out_type == c->out_type && p->is_scaled == (c->w_scale != NULL) &&
+            p->adds == c->add) {
+            p->used = ++d->clock;
+            return p;
+        }
+    }
+    cublasLtMatmulAlgo_t algo;
+    const bool is_chosen = cuda_chosen(d, l, c, &algo);
+    if (!is_chosen && !first_algo(d, l, &algo))
+        return NULL;
     struct lt_plan *p = plan_slot(d);
     p->m = c->n_out;
     p->n = c->rows;
@@ -216,28 +222,44 @@ static const cublasLtMatmulAlgo_t *plan_for(struct dev *d, const struct lt_parts
     p->type = c->type;
     p->out_type = c->out_type;
     p->is_scaled = c->w_scale != NULL;
+    p->adds = c->add;
+    p->is_chosen = is_chosen;
     p->used = ++d->clock;
-    p->algo = found.algo;
-    return &p->algo;
+    p->algo = algo;
+    return p;
+}
+
+int lt_call_now(
+    struct dev *d, const struct lt_parts *l, const struct lt_call *c, const void *w, const cublasLtMatmulAlgo_t *algo)
+{
+    const float alpha = 1.0f, beta = c->add ? 1.0f : 0.0f;
+    return cublasLtMatmul(d->lt, l->op, &alpha, w, l->w, c->a, l->a, &beta, c->c, l->c, c->c, l->c, algo,
+        d->lt_workspace, LT_BYTES, d->stream);
 }
 
 static void lt_run(struct dev *d, const struct lt_call *c)
 {
     resident_flush(d);
-    const float alpha = 1.0f, beta = c->add ? 1.0f : 0.0f;
+    if (d->is_looking) {
+        cuda_look_at(d, c);
+        return;
+    }
     struct lt_parts l = {};
-    int status = make_parts(&l, c);
+    int status = lt_parts_make(&l, c);
     if (status != 0)
         cuda_note(d, 1000 + status, "cublasLtMatmulDesc");
     else {
-        const cublasLtMatmulAlgo_t *algo = plan_for(d, &l, c);
-        if (algo != NULL)
-            status = cublasLtMatmul(d->lt, l.op, &alpha, c->w, l.w, c->a, l.a, &beta, c->c, l.c, c->c, l.c, algo,
-                d->lt_workspace, LT_BYTES, d->stream);
+        struct lt_plan *p = plan_for(d, &l, c);
+        if (p != NULL)
+            status = lt_call_now(d, &l, c, c->w, &p->algo);
+        if (status != 0 && p->is_chosen && first_algo(d, &l, &p->algo)) { /* it was checked, but not for this place */
+            p->is_chosen = false;
+            status = lt_call_now(d, &l, c, c->w, &p->algo);
+        }
         if (status != 0)
             cuda_note(d, 1000 + status, "cublasLtMatmul");
     }
-    drop_parts(&l);
+    lt_parts_drop(&l);
 }
 
 void cuda_square_product(

@@ -221,6 +221,7 @@ static enum err open_decoder(
         .n_blocks = s->n_blocks,
         .deterministic = o->deterministic,
         .fp8 = o->fp8,
+        .choices_dir = o->choices_dir,
         .progress = o->progress,
         .progress_ctx = o->progress_ctx,
         .stop = s->stop};
@@ -247,7 +248,8 @@ static enum err measure_swap(struct serving *s, struct error *e)
     return OK;
 }
 
-/* Equal for what computes the same bits: every weight's name, type, shape and first bytes, the kernels, the KV type. */
+/* Equal for what computes the same bits: every weight's name, type, shape and first bytes, the kernels, the KV type;
+ * what the device chooses by measurement comes to it when it has. */
 static uint64_t numerics_of(const struct serving *s, const struct serving_options *o)
 {
     uint64_t h = hash64(s->ops->name, strlen(s->ops->name), (uint64_t)o->kv_dtype);
@@ -333,6 +335,8 @@ static enum err open_engine(struct serving *s, const struct serving_options *o, 
     const struct kv_options kv = kv_of(s);
     const struct runner_limits l = engine_runner_limits(&s->sched, &kv);
     TRY(open_runner(s, o, &runner, e));
+    if (s->decoder != NULL && decoder_choices(s->decoder)->hash != 0)
+        s->numerics ^= decoder_choices(s->decoder)->hash;
     enum err err = serving_draft_open(s, o, &l, &draft, e);
     if (err != OK) {
         runner_close(runner);

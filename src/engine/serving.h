@@ -23,7 +23,8 @@ struct serving_options {
     bool dummy;       /* random weights: of a built-in shape (bytes are ids then), or of path's shape */
     enum dtype dummy_dtype;
     uint64_t dummy_seed;
-    const char *copies_dir; /* for checked copies of vocabularies; NULL = none */
+    const char *copies_dir;  /* for checked copies of vocabularies; NULL = none */
+    const char *choices_dir; /* see dev_options; NULL = none */
 
     const struct ops *ops;          /* NULL = the fastest CPU row */
     const struct ops *ops_fallback; /* taken when ops cannot run the model; NULL = that is an error */

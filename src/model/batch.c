@@ -92,19 +92,10 @@ static void fill(uint32_t *to, const void *from, uint32_t n, uint32_t all, uint3
         to[i] = value;
 }
 
-void decoder_batch_write(struct decoder *d, const struct step *s, struct graph_key key)
+void decoder_batch_name(struct decoder *d, struct graph_key key)
 {
     const struct layout l = layout_of(key.n_rows, key.n_seqs, key.n_out);
-    uint32_t *h = d->batch_host, *b = d->batch_room;
-    fill(h + l.token, s->token, s->n_rows, key.n_rows, 0);
-    fill(h + l.pos, s->pos, s->n_rows, key.n_rows, 0);
-    fill(h + l.seq, s->seq, s->n_rows, key.n_rows, 0);
-    fill(h + l.slot, s->kv_slot, s->n_rows, key.n_rows, KV_SLOT_NONE);
-    fill(h + l.out_row, s->out_row, s->n_out, key.n_out, 0);
-    memset(h + l.seqs, 0, key.n_seqs * sizeof *s->seqs);
-    memcpy(h + l.seqs, s->seqs, s->n_seqs * sizeof *s->seqs);
-    memcpy(h + l.table, s->table, s->n_table * sizeof *s->table);
-    d->ops->dev_write(d->dev, b, h, (l.table + s->n_table) * sizeof *h);
+    uint32_t *b = d->batch_room;
     d->tables[0] = b + l.table;
     d->slots[0] = b + l.slot;
     d->batch = (struct batch){.n_rows = key.n_rows,
@@ -118,6 +109,22 @@ void decoder_batch_write(struct decoder *d, const struct step *s, struct graph_k
         .out_row = b + l.out_row,
         .tables = d->tables,
         .kv_slot = d->slots};
+}
+
+void decoder_batch_write(struct decoder *d, const struct step *s, struct graph_key key)
+{
+    const struct layout l = layout_of(key.n_rows, key.n_seqs, key.n_out);
+    uint32_t *h = d->batch_host;
+    fill(h + l.token, s->token, s->n_rows, key.n_rows, 0);
+    fill(h + l.pos, s->pos, s->n_rows, key.n_rows, 0);
+    fill(h + l.seq, s->seq, s->n_rows, key.n_rows, 0);
+    fill(h + l.slot, s->kv_slot, s->n_rows, key.n_rows, KV_SLOT_NONE);
+    fill(h + l.out_row, s->out_row, s->n_out, key.n_out, 0);
+    memset(h + l.seqs, 0, key.n_seqs * sizeof *s->seqs);
+    memcpy(h + l.seqs, s->seqs, s->n_seqs * sizeof *s->seqs);
+    memcpy(h + l.table, s->table, s->n_table * sizeof *s->table);
+    d->ops->dev_write(d->dev, d->batch_room, h, (l.table + s->n_table) * sizeof *h);
+    decoder_batch_name(d, key);
     d->n_rows = s->n_rows;
     d->n_out = s->n_out;
 }

@@ -297,7 +297,8 @@ enum err decoder_open(const struct weight_source *src, const struct model_config
         .rows_max = o->rows_max,
         .out_max = o->out_max,
         .deterministic = o->deterministic,
-        .fp8 = o->fp8};
+        .fp8 = o->fp8,
+        .choices_dir = o->choices_dir};
     if (err == OK)
         err = d->ops->dev_open(&dev, &d->dev, e);
     if (err == OK)
@@ -310,6 +311,8 @@ enum err decoder_open(const struct weight_source *src, const struct model_config
         err = make_buffers(d, e);
     if (err == OK)
         err = copy_final_gain(d, e);
+    if (err == OK)
+        err = decoder_rehearse(d, e);
     if (err != OK) {
         decoder_close(d);
         return err;
@@ -340,6 +343,11 @@ void decoder_close(struct decoder *d)
     mem_free(d->final_gain);
     mem_free(d->layers);
     mem_free(d);
+}
+
+const struct device_choices *decoder_choices(const struct decoder *d)
+{
+    return &d->choices;
 }
 
 uint32_t decoder_hidden(const struct decoder *d)

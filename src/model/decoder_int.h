@@ -25,6 +25,7 @@ struct decoder {
     struct dev *dev;
     enum rope_style rope_style;
     uint64_t weight_bytes;
+    struct device_choices choices;
 
     struct weight embed, head; /* head.packed is not ours when tied (head_is_embed) */
     bool head_is_embed;
@@ -75,6 +76,10 @@ void rope_fill(const struct model_rope *r, bool local, uint32_t context, uint32_
 struct graph_key decoder_bucket(const struct step *s, const struct decoder_options *o, bool fills);
 size_t decoder_batch_words(const struct decoder_options *o, uint32_t table_max);
 void decoder_batch_write(struct decoder *d, const struct step *s, struct graph_key key);
+void decoder_batch_name(struct decoder *d, struct graph_key key); /* d->batch alone: nothing is written */
+
+/* forward.c: steps that the device wants to look at before it chooses. */
+enum err decoder_rehearse(struct decoder *d, struct error *e) MUST_CHECK;
 
 /* scales.c: F8 matrices of a checkpoint, [n_out][n_in] each, with their scales beside them. */
 enum err decoder_scales_find(struct decoder *d, const struct weight_source *src, const char *name, uint32_t n_out,

@@ -175,6 +175,24 @@ static void run_step(struct decoder *d, bool want_best)
         run_head(d, want_best);
 }
 
+/* Nothing is computed, so which rows belong to which sequence does not matter: every row its own, as when decoding. */
+enum err decoder_rehearse(struct decoder *d, struct error *e)
+{
+    const struct ops *ops = d->ops;
+    uint32_t rows;
+    if (ops->look_begin == NULL)
+        return OK;
+    for (uint32_t i = 0; (rows = ops->look_begin(d->dev, i)) > 0; i++) {
+        const struct graph_key key = {
+            .n_rows = rows, .n_seqs = MIN(rows, d->o.seqs_max), .n_out = MIN(rows, d->o.out_max), .seq_rows = 1};
+        decoder_batch_name(d, key);
+        run_step(d, false);
+        ops->look_end(d->dev);
+    }
+    ops->choose(d->dev, &d->choices);
+    return ops->dev_wait(d->dev, e);
+}
+
 enum err decoder_step(struct decoder *d, const struct step *s, struct error *e)
 {
     const struct ops *ops = d->ops;

@@ -48,6 +48,7 @@ struct decoder_options {
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
     const _Atomic bool *stop; /* set by another thread: binding ends with ERR_CANCELLED; may be NULL */
+    const char *choices_dir;  /* see dev_options; read while it is opened */
 };
 
 /* Whether decoder_open will find all it needs: the configuration, and each tensor's name, shape and type, by the same
@@ -62,6 +63,9 @@ void decoder_close(struct decoder *d); /* NULL is fine */
 
 /* Over an open model file or folder. */
 struct weight_source decoder_file_source(const struct model_source *s);
+
+/* What the device has chosen by measurement while the decoder was opened; all zero where it has nothing to choose. */
+const struct device_choices *decoder_choices(const struct decoder *d);
 
 uint32_t decoder_vocab(const struct decoder *d);
 uint32_t decoder_context(const struct decoder *d);

@@ -308,9 +308,18 @@ struct dev_options {
     uint32_t rows_max; /* most rows of one step */
     uint32_t out_max;  /* most rows of one step that want logits */
     bool deterministic;
-    bool fp8; /* keep float matrices as F8_E4M3 with a scale per output row; only where ops.has_fp8 */
+    bool fp8;                /* keep float matrices as F8_E4M3 with a scale per output row; only where ops.has_fp8 */
+    const char *choices_dir; /* where a device keeps what it has measured; NULL or "" = it measures nothing. Copied */
 };
 #define F8_ROWS_LEAST 512 /* with fp8: matrices of fewer rows (a router) stay as they are */
+
+/* What ops->choose has done. */
+struct device_choices {
+    uint32_t n_shapes, n_measured, n_chosen; /* n_chosen: those for which another way than the usual was faster */
+    bool was_read;                           /* from the file of an earlier start; nothing was measured */
+    double seconds;                          /* that it took */
+    uint64_t hash;                           /* of what was chosen, on which bits depend; 0 = nothing was */
+};
 
 struct ops {
     const char *name;    /* "cpu-ref", "cpu-avx2", "cuda" */
@@ -345,6 +354,14 @@ struct ops {
     bool (*graph_replay)(struct dev *d, struct graph_key key); /* false: nothing recorded for it */
     void (*graph_begin)(struct dev *d, struct graph_key key);
     void (*graph_end)(struct dev *d);
+
+    /* Choosing by measurement, before the first step; NULL on a backend that has nothing to choose. look_begin gives
+     * the rows of the i-th step that the device wants to see, 0 = no more; the ops of such a step, up to look_end, are
+     * looked at and not computed. choose then measures what was seen, on the buffers and weights that were seen, or
+     * reads what an earlier start has measured; what it cannot keep it does not choose. */
+    uint32_t (*look_begin)(struct dev *d, uint32_t i);
+    void (*look_end)(struct dev *d);
+    void (*choose)(struct dev *d, struct device_choices *out);
 
     void (*embed)(struct dev *d, const struct batch *b, const struct embed_args *a);
     void (*norm)(struct dev *d, const struct norm_args *a);

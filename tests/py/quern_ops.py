@@ -42,6 +42,17 @@ def wide(on):
     library().quern_op_wide(int(on))
 
 
+def choose(folder, last):
+    """Products choose among the library's algorithms, and keep that in a folder; None: they do not. last: the last that
+    works instead of the fastest."""
+    library().quern_op_choose(str(folder).encode() if folder is not None else None, int(last))
+
+
+def chosen():
+    """For how many (shape, rows) pairs the newest op had another than the library's first."""
+    return library().quern_op_chosen()
+
+
 def distance(got, want):
     """Size of the difference over the size of what was wanted; NaN counts as infinitely far."""
     far = np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want)

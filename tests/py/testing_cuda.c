@@ -37,11 +37,38 @@ struct rig {
     struct error e;
 };
 
+/* Where products choose among the library's algorithms, and where that is kept; what came of it last. */
+static const char *choices_dir;
+static struct device_choices choices_made;
+
+EXPORT void quern_op_choose(const char *dir, int last)
+{
+    static char kept[4096];
+    snprintf(kept, sizeof kept, "%s", dir != NULL ? dir : "");
+    choices_dir = dir != NULL ? kept : NULL;
+#ifdef QUERN_CUDA
+    cuda_choose_last(last != 0);
+#endif
+    (void)last;
+}
+
+EXPORT uint32_t quern_op_chosen(void)
+{
+    return choices_made.n_chosen;
+}
+
+/* Rows that buffers must have: more than the test has, so that its rows lie between two that are looked at. */
+static uint32_t rig_room(uint32_t rows)
+{
+    return choices_dir != NULL ? rows + rows / 2 + 1 : rows;
+}
+
 static bool rig_open(struct rig *r, const char *name, uint32_t rows, bool fp8)
 {
     memset(r, 0, sizeof *r);
     r->ops = backend(name);
-    const struct dev_options o = {.threads = 1, .rows_max = rows, .out_max = rows, .fp8 = fp8};
+    const struct dev_options o = {
+        .threads = 1, .rows_max = rows, .out_max = rows, .fp8 = fp8, .choices_dir = choices_dir};
     return r->ops != NULL && r->ops->dev_open(&o, &r->d, &r->e) == OK;
 }
 
@@ -165,27 +192,105 @@ static void rig_end(struct rig *r)
         r->ops->graph_end(r->d);
 }
 
+/* What a test computes, with any number of rows. */
+typedef void rig_ops(struct rig *r, void *ctx, uint32_t rows);
+
+/* As a model does before its first step. Buffers are zeros behind it. */
+static void rig_rehearse(struct rig *r, rig_ops *fn, void *ctx)
+{
+    uint32_t rows;
+    if (choices_dir == NULL || r->ops->look_begin == NULL)
+        return;
+    for (uint32_t i = 0; (rows = r->ops->look_begin(r->d, i)) > 0; i++) {
+        fn(r, ctx, rows);
+        r->ops->look_end(r->d);
+    }
+    r->ops->choose(r->d, &choices_made);
+}
+
+struct product_test {
+    struct weight head;
+    struct acts *in;
+    float *x, *gain, *y;
+};
+
+static void product_ops(struct rig *r, void *ctx, uint32_t rows)
+{
+    struct product_test *t = ctx;
+    rig_norm(r, t->x, t->gain, rows, t->head.n_in, t->head.wants, t->in);
+    r->ops->logits(
+        r->d, &(struct logits_args){.in = t->in, .n_rows = rows, .head = &t->head, .scale = 1.0f, .out = t->y});
+}
+
 /* out [rows][n_out] = norm(x) x w; w [n_out][n_in] comes back as the dtype holds it. 0 or an error code. */
 EXPORT int quern_op_product(const char *name, const char *dtype_text, int fp8, uint32_t rows, uint32_t n_out,
     uint32_t n_in, const float *x, float *w, float *out)
 {
     struct rig r;
-    struct weight head;
+    struct product_test t;
     enum dtype dtype;
-    if (dtype_by_name(str_of(dtype_text), &dtype, NULL) == OK && rig_open(&r, name, rows, fp8 != 0) &&
-        rig_weight(&r, dtype, 1, n_out, n_in, w, &head)) {
-        float *dx = rig_memory(&r, x, (size_t)rows * n_in * sizeof *x), *gain = ones(&r, n_in);
-        float *y = rig_memory(&r, out, (size_t)rows * n_out * sizeof *out); /* poisoned by the caller */
-        struct acts *in = rig_acts(&r, rows, n_in, head.wants);
-        if (dx != NULL && gain != NULL && y != NULL && in != NULL) {
+    const uint32_t room = rig_room(rows);
+    if (dtype_by_name(str_of(dtype_text), &dtype, NULL) == OK && rig_open(&r, name, room, fp8 != 0) &&
+        rig_weight(&r, dtype, 1, n_out, n_in, w, &t.head)) {
+        t.x = rig_memory(&r, NULL, (size_t)room * n_in * sizeof *x);
+        t.gain = ones(&r, n_in);
+        t.y = rig_memory(&r, NULL, (size_t)room * n_out * sizeof *out);
+        t.in = rig_acts(&r, room, n_in, t.head.wants);
+        if (t.x != NULL && t.gain != NULL && t.y != NULL && t.in != NULL) {
+            rig_rehearse(&r, product_ops, &t);
+            r.ops->dev_write(r.d, t.x, x, (size_t)rows * n_in * sizeof *x);
+            r.ops->dev_write(r.d, t.y, out, (size_t)rows * n_out * sizeof *out); /* poisoned by the caller */
             rig_begin(&r, rows);
-            rig_norm(&r, dx, gain, rows, n_in, head.wants, in);
-            r.ops->logits(r.d, &(struct logits_args){.in = in, .n_rows = rows, .head = &head, .scale = 1.0f, .out = y});
+            product_ops(&r, &t, rows);
             rig_end(&r);
-            r.ops->dev_read(r.d, out, y, (size_t)rows * n_out * sizeof *out);
+            r.ops->dev_read(r.d, out, t.y, (size_t)rows * n_out * sizeof *out);
         }
     }
     return rig_close(&r);
+}
+
+struct feed_test {
+    struct weight gate, up, down, router; /* no router: dense */
+    uint32_t n, top_k, *expert;
+    float *x, *gain, *scratch, *weight;
+    struct acts *in, *hidden;
+};
+
+static void feed_ops(struct rig *r, void *ctx, uint32_t rows)
+{
+    struct feed_test *t = ctx;
+    const struct batch b = {.n_rows = rows, .n_seqs = rows};
+    rig_norm(r, t->x, t->gain, rows, t->n, t->gate.wants | t->up.wants | t->router.wants, t->in);
+    if (t->router.n_out == 0) {
+        r->ops->gate_up(r->d, &b,
+            &(struct gate_up_args){.in = t->in,
+                .gate = &t->gate,
+                .up = &t->up,
+                .scratch = t->scratch,
+                .forms = t->down.wants,
+                .out = t->hidden});
+        r->ops->project(
+            r->d, &b, &(struct project_args){.in = t->hidden, .w = &t->down, .scratch = t->scratch, .x = t->x});
+        return;
+    }
+    r->ops->route(r->d, &b,
+        &(struct route_args){.in = t->in,
+            .router = &t->router,
+            .top_k = t->top_k,
+            .renorm = true,
+            .expert = t->expert,
+            .weight = t->weight});
+    r->ops->experts(r->d, &b,
+        &(struct experts_args){.in = t->in,
+            .gate = &t->gate,
+            .up = &t->up,
+            .down = &t->down,
+            .top_k = t->top_k,
+            .expert = t->expert,
+            .weight = t->weight,
+            .hidden = t->hidden,
+            .scratch = t->scratch,
+            .x = t->x});
 }
 
 /* x [rows][n] += (silu(a x gate) * (a x up)) x down with a = norm(x); experts > 0: a mixture, routed by router. */
@@ -194,45 +299,26 @@ EXPORT int quern_op_feed_forward(const char *name, const char *dtype_text, int f
     float *x)
 {
     struct rig r;
-    struct weight gate, up, down, router = {0};
+    struct feed_test t = {.n = n, .top_k = experts > 0 ? top_k : 1};
     enum dtype dtype;
-    const uint32_t mats = experts > 0 ? experts : 1, k = experts > 0 ? top_k : 1;
-    if (dtype_by_name(str_of(dtype_text), &dtype, NULL) == OK && rig_open(&r, name, rows, fp8 != 0) &&
-        rig_weight(&r, dtype, mats, ffn, n, gate_w, &gate) && rig_weight(&r, dtype, mats, ffn, n, up_w, &up) &&
-        rig_weight(&r, dtype, mats, n, ffn, down_w, &down) &&
-        (experts == 0 || rig_weight(&r, DTYPE_F32, 1, experts, n, router_w, &router))) {
-        const uint32_t forms = gate.wants | up.wants | router.wants;
-        float *dx = rig_memory(&r, x, (size_t)rows * n * sizeof *x), *gain = ones(&r, n);
-        float *scratch = rig_memory(&r, NULL, (size_t)rows * k * MAX(2 * ffn, n) * sizeof *scratch);
-        uint32_t *expert = rig_memory(&r, NULL, (size_t)rows * k * sizeof *expert);
-        float *weight = rig_memory(&r, NULL, (size_t)rows * k * sizeof *weight);
-        struct acts *in = rig_acts(&r, rows, n, forms), *hidden = rig_acts(&r, rows * k, ffn, down.wants);
-        const struct batch b = {.n_rows = rows, .n_seqs = rows};
+    const uint32_t mats = experts > 0 ? experts : 1, room = rig_room(rows), k = t.top_k;
+    if (dtype_by_name(str_of(dtype_text), &dtype, NULL) == OK && rig_open(&r, name, room, fp8 != 0) &&
+        rig_weight(&r, dtype, mats, ffn, n, gate_w, &t.gate) && rig_weight(&r, dtype, mats, ffn, n, up_w, &t.up) &&
+        rig_weight(&r, dtype, mats, n, ffn, down_w, &t.down) &&
+        (experts == 0 || rig_weight(&r, DTYPE_F32, 1, experts, n, router_w, &t.router))) {
+        t.x = rig_memory(&r, NULL, (size_t)room * n * sizeof *x);
+        t.gain = ones(&r, n);
+        t.scratch = rig_memory(&r, NULL, (size_t)room * k * MAX(2 * ffn, n) * sizeof *t.scratch);
+        t.expert = rig_memory(&r, NULL, (size_t)room * k * sizeof *t.expert);
+        t.weight = rig_memory(&r, NULL, (size_t)room * k * sizeof *t.weight);
+        t.in = rig_acts(&r, room, n, t.gate.wants | t.up.wants | t.router.wants);
+        t.hidden = rig_acts(&r, room * k, ffn, t.down.wants);
+        rig_rehearse(&r, feed_ops, &t);
+        r.ops->dev_write(r.d, t.x, x, (size_t)rows * n * sizeof *x);
         rig_begin(&r, rows);
-        rig_norm(&r, dx, gain, rows, n, forms, in);
-        if (experts > 0) {
-            r.ops->route(r.d, &b,
-                &(struct route_args){
-                    .in = in, .router = &router, .top_k = k, .renorm = true, .expert = expert, .weight = weight});
-            r.ops->experts(r.d, &b,
-                &(struct experts_args){.in = in,
-                    .gate = &gate,
-                    .up = &up,
-                    .down = &down,
-                    .top_k = k,
-                    .expert = expert,
-                    .weight = weight,
-                    .hidden = hidden,
-                    .scratch = scratch,
-                    .x = dx});
-        } else {
-            r.ops->gate_up(r.d, &b,
-                &(struct gate_up_args){
-                    .in = in, .gate = &gate, .up = &up, .scratch = scratch, .forms = down.wants, .out = hidden});
-            r.ops->project(r.d, &b, &(struct project_args){.in = hidden, .w = &down, .scratch = scratch, .x = dx});
-        }
+        feed_ops(&r, &t, rows);
         rig_end(&r);
-        r.ops->dev_read(r.d, x, dx, (size_t)rows * n * sizeof *x);
+        r.ops->dev_read(r.d, x, t.x, (size_t)rows * n * sizeof *x);
     }
     return rig_close(&r);
 }

@@ -10,6 +10,7 @@
 #include "model/model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EXPORT       __attribute__((visibility("default")))
@@ -91,6 +92,17 @@ static enum err fill_cache(struct cuda_bench *b)
     mem_free(block);
     mem_free(values);
     return err;
+}
+
+/* Products, measured now, chosen, and whether an earlier start had measured; seconds. */
+EXPORT double quern_bench_choices(const struct cuda_bench *b, uint32_t out[4])
+{
+    const struct device_choices *c = decoder_choices(b->decoder);
+    out[0] = c->n_shapes;
+    out[1] = c->n_measured;
+    out[2] = c->n_chosen;
+    out[3] = c->was_read;
+    return c->seconds;
 }
 
 static enum err bench_open(struct cuda_bench *b, const char *shape, const char *dtype_text, struct model_config *cfg)
@@ -218,6 +230,7 @@ EXPORT struct cuda_bench *quern_bench_open(const char *shape, const char *dtype,
     b->o.n_blocks = (uint32_t)(tokens / BLOCK_TOKENS) | 1u; /* odd: 7919 steps reach every block */
     b->o.fp8 = fp8 != 0;
     b->o.deterministic = deterministic != 0;
+    b->o.choices_dir = getenv("QUERN_CHOICES"); /* bench/cuda.py has a folder for it */
     enum err err = b->o.ops == NULL ? FAIL(&b->e, ERR_UNSUPPORTED, "%s", why) : OK;
     if (err == OK)
         err = dtype_by_name(str_of(kv), &b->o.kv_dtype, &b->e);
@@ -354,7 +367,8 @@ EXPORT double quern_bench_start(const char *path)
         .context_max = 4096,
         .kv_dtype = DTYPE_BF16,
         .block_tokens = BLOCK_TOKENS,
-        .n_blocks = 20000};
+        .n_blocks = 20000,
+        .choices_dir = getenv("QUERN_CHOICES")};
     clock_init(&clock);
     const uint64_t start = clock_now(&clock);
 #ifdef QUERN_CUDA

@@ -11,6 +11,7 @@
 #include "model/model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -91,7 +92,8 @@ static enum err load_open(struct load_run *l, struct error *e)
         .kv_dtype = kv,
         .block_tokens = BLOCK,
         .n_blocks = eo.kv.n_blocks,
-        .fp8 = o->fp8 != 0};
+        .fp8 = o->fp8 != 0,
+        .choices_dir = getenv("QUERN_CHOICES")}; /* bench/cuda.py has a folder for it */
     const struct weight_source src = dummy_source(l->dummy);
     TRY(decoder_open(&src, l->cfg, &d, &l->decoder, e));
     TRY(model_runner_open(l->decoder, &limits, 0, &runner, e));
