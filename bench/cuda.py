@@ -340,11 +340,14 @@ def run_start(lib, _card):
     if not os.access("/dev/shm", os.W_OK) or shutil.disk_usage("/dev/shm").free < 20 << 30:
         note("start to first token, 8B bf16", "5 s", "no room in /dev/shm", None)
         return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
+    kept = os.environ["QUERN_CHOICES"]
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch, tempfile.TemporaryDirectory() as choices:
         write_model(pathlib.Path(scratch))
+        os.environ["QUERN_CHOICES"] = choices if kept else ""  # the first time measures
         first, again = (lib.quern_bench_start(scratch.encode()) for _ in range(2))
-    note("the same, the first time", "5 s", f"{first:.2f} s", 0 < first < 5)
+    os.environ["QUERN_CHOICES"] = kept
     note("start to first token, 8B bf16", "5 s", f"{again:.2f} s", 0 < again < 5)
+    note("  the very first, which measures products", "5 s", f"{first:.2f} s", 0 < first < 5)
 
 
 def main():
