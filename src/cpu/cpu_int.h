@@ -8,10 +8,12 @@
 
 #include <stdatomic.h>
 
-#define ACT_GROUP 32       /* activations share a scale in groups of this many; every weight block is a multiple */
-#define SUB_GROUP 16       /* the finest scale any weight type has */
-#define ACT_BLOCK 8        /* groups of a row that lie together */
-#define ACT_MAX   32767.0f /* the largest integer an activation is rounded to */
+#define ACT_GROUP  32       /* activations share a scale in groups of this many; every weight block is a multiple */
+#define SUB_GROUP  16       /* the finest scale any weight type has */
+#define ACT_BLOCK  8        /* groups of a row that lie together */
+#define ACT_BYTES  64       /* of a group's integers, taken apart */
+#define ACT_STARTS 8        /* see x86_product_few.h */
+#define ACT_MAX    32767.0f /* the largest integer an activation is rounded to */
 #define ACT_SMALLEST                                                                                                   \
     0x1p-100f              /* a group whose largest |x| is below counts as zeros: ACT_MAX / max must not overflow      \
                             */
@@ -29,6 +31,9 @@ struct groups {
     float *scale; /* [groups] */
     float *sum;   /* [groups]: scale * the sum of q */
     float *sum16; /* [groups][2]: the same of each half */
+    /* Of a few rows, or NULL: what x86_product_few.h reads. */
+    uint8_t *bytes;  /* [groups][64]: the upper bytes of q, which have the sign, then the lower ones; 0 1 2 3... */
+    int32_t *starts; /* [groups][8] */
 };
 
 /* n elements a row; f32 is always there, the groups when ACT_Q16 was asked for. Eight groups of a row lie together,
@@ -39,7 +44,10 @@ struct acts {
     uint32_t rows, n, forms;
     float *f32;           /* [rows][n] */
     float *blocks;        /* [n / 256, rounded up][rows][256], or NULL */
-    struct groups groups; /* [n / 256, rounded up][rows][8] */
+    struct groups groups; /* [n / 256, rounded up][rows][8]; bytes and starts are NULL */
+    uint32_t few;         /* rows, the first ones, that have bytes and starts: [n / 256, rounded up][few][8] */
+    uint8_t *bytes;
+    int32_t *starts;
 };
 
 /* Where element k of a row lies in blocks. */
@@ -57,7 +65,25 @@ static inline size_t acts_group(const struct acts *a, size_t row, size_t g)
 
 static inline struct groups groups_from(const struct groups *g, size_t at)
 {
-    return (struct groups){g->q + at * ACT_GROUP, g->scale + at, g->sum + at, g->sum16 + 2 * at};
+    struct groups to = {.q = g->q + at * ACT_GROUP, .scale = g->scale + at, .sum = g->sum + at};
+    to.sum16 = g->sum16 + 2 * at;
+    if (g->bytes != NULL) {
+        to.bytes = g->bytes + at * ACT_BYTES;
+        to.starts = g->starts + at * ACT_STARTS;
+    }
+    return to;
+}
+
+/* The groups of a row from g on, up to the end of their eight. */
+static inline struct groups acts_groups(const struct acts *a, size_t row, size_t g)
+{
+    struct groups to = groups_from(&a->groups, acts_group(a, row, g));
+    if (row < a->few) {
+        const size_t at = (g / ACT_BLOCK * a->few + row) * ACT_BLOCK + g % ACT_BLOCK;
+        to.bytes = a->bytes + at * ACT_BYTES;
+        to.starts = a->starts + at * ACT_STARTS;
+    }
+    return to;
 }
 
 /* A weight row taken apart: element k is scale[k / 16] * q[k] + min[k / 16]. */
@@ -135,6 +161,7 @@ struct kernels {
     void (*attend)(struct worker *w, const struct attend_tile *t);
     /* What follows may be NULL or 0: the plain code is used then. */
     size_t room_bytes; /* weights are packed (pack.h) and a worker has the room that the kernels ask for */
+    uint32_t few_rows; /* up to so many rows products want bytes and starts */
     void (*attend_join)(struct worker *w, const struct attend_tile *t, size_t step); /* floats from part to part */
     void (*rope)(enum rope_style style, uint32_t dims, const float *table, float *x);
     bool (*to_kv)(enum dtype dtype, const float *x, uint32_t n, unsigned char *to); /* false: not this dtype */

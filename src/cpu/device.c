@@ -196,6 +196,13 @@ enum err cpu_acts_new(struct dev *d, uint32_t rows, uint32_t n, uint32_t forms, 
         g->sum = mem_aligned(MEMORY_ALIGN, n_groups * sizeof *g->sum);
         g->sum16 = mem_aligned(MEMORY_ALIGN, n_groups * 2 * sizeof *g->sum16);
         ok = ok && g->q != NULL && g->scale != NULL && g->sum != NULL && g->sum16 != NULL;
+        a->few = MIN(rows, d->k->few_rows);
+        if (a->few > 0) {
+            const size_t n_few = n_groups / rows * a->few;
+            a->bytes = mem_aligned(MEMORY_ALIGN, n_few * ACT_BYTES);
+            a->starts = mem_aligned(MEMORY_ALIGN, n_few * ACT_STARTS * sizeof *a->starts);
+            ok = ok && a->bytes != NULL && a->starts != NULL;
+        }
     }
     if (!ok) {
         cpu_acts_free(d, a);
@@ -216,5 +223,7 @@ void cpu_acts_free(struct dev *d, struct acts *a)
     mem_free(a->groups.scale);
     mem_free(a->groups.sum);
     mem_free(a->groups.sum16);
+    mem_free(a->bytes);
+    mem_free(a->starts);
     mem_free(a);
 }

@@ -120,7 +120,7 @@ void acts_finish(const struct kernels *k, struct acts *a, uint32_t forms, size_t
     assert((a->forms & ACT_Q16) && at % ACT_GROUP == 0 && n % ACT_GROUP == 0);
     for (uint32_t g = at / ACT_GROUP, end = (at + n) / ACT_GROUP, some; g < end; g += some) {
         some = MIN(end - g, ACT_BLOCK - g % ACT_BLOCK);
-        const struct groups to = groups_from(&a->groups, acts_group(a, row, g));
+        const struct groups to = acts_groups(a, row, g);
         k->quant_groups(x + (size_t)g * ACT_GROUP, some, &to);
     }
 }

@@ -16,6 +16,7 @@ const struct kernels kernels_avx512 = {
     .glu = glu_x86,
     .scale_cap = scale_cap_x86,
     .attend = attend_x86,
+    .few_rows = FEW_ROWS,
     .room_bytes = sizeof(struct product_room),
     .attend_join = attend_join_x86,
     .rope = rope_x86,

@@ -5,7 +5,8 @@
  *       for each few rows: multiply, and ask for a part of what comes next
  *
  * Laying out costs about as much as two rows of products: with many rows it is free. One row, and a few of floats, are
- * multiplied with what is packed. The arithmetic (law 1), for output o of row r, lane by lane, where fma rounds once:
+ * multiplied with what is packed; a few of integers, where there are dot products of bytes, by x86_product_few.h. The
+ * arithmetic (law 1), for output o of row r, lane by lane, where fma rounds once:
  *
  * - Quantised weights: groups of k ascend (32 elements; 16 for Q6_K and the types packed with f32 scales). In each,
  *   i = the exact integer sum of q * qa (q with its offset taken off), then
@@ -65,7 +66,7 @@ struct product_room {                                    /* a worker's */
         _Alignas(64) struct vi q[SIDE_MAX * PIECE_VECS]; /* 16 bits: a pair of each output */
         _Alignas(64) float f[SIDE_MAX * PIECE_FLOATS];
     } w;
-    _Alignas(64) float scale[SIDE_MAX * PIECE_SCALES], min[SIDE_MAX * PIECE_SCALES];
+    _Alignas(64) float scale[PANELS_MAX * PIECE_SCALES], min[PANELS_MAX * PIECE_SCALES];
     _Alignas(64) float total[PANELS_MAX][TOTAL_STEP];
     /* 256 of k of rows that do not lie together (those of an expert) */
     union {
@@ -133,7 +134,7 @@ INLINE void take_group(enum pack_form form, int offset, const unsigned char *fro
  * for group by group, and by the tiles of rows in turn: a core has a dozen misses in flight, and asking for a whole
  * piece at once, or only while another is laid out, would stop it until they are back. */
 struct ahead {
-    const unsigned char *data[SIDE_MAX], *scale[SIDE_MAX];
+    const unsigned char *data[PANELS_MAX], *scale[PANELS_MAX];
     size_t data_bytes;
     uint32_t scale_bytes;
     uint32_t turn, turns; /* this tile asks for group turn, turn + turns... */
@@ -569,10 +570,10 @@ static struct groups rows_of(
 {
     const struct acts *in = p->in;
     if (p->in_rows == NULL)
-        return groups_from(&in->groups, acts_group(in, p->first_row + row0, g0));
-    const struct groups to = {room->rows.q, room->a_scale, room->a_sum, room->a_sum16};
+        return acts_groups(in, p->first_row + row0, g0);
+    const struct groups to = {.q = room->rows.q, .scale = room->a_scale, .sum = room->a_sum, .sum16 = room->a_sum16};
     for (uint32_t i = 0; i < n_rows; i++) {
-        const struct groups a = groups_from(&in->groups, acts_group(in, p->in_rows[row0 + i], g0));
+        const struct groups a = acts_groups(in, p->in_rows[row0 + i], g0);
         memcpy(to.q + (size_t)i * K_BLOCK, a.q, K_BLOCK * sizeof *to.q);
         memcpy(to.scale + (size_t)i * ACT_BLOCK, a.scale, ACT_BLOCK * sizeof *to.scale);
         memcpy(to.sum + (size_t)i * ACT_BLOCK, a.sum, ACT_BLOCK * sizeof *to.sum);
@@ -632,10 +633,10 @@ static void next_piece(const struct walk *w, struct piece *at)
     at->sides = MIN(w->side, end - at->panel);
 }
 
-static void look_ahead(const struct product *p, const struct piece *to, struct ahead *ahead)
+static void look_ahead(const struct product *p, const struct piece *to, uint32_t side, struct ahead *ahead)
 {
     const struct packed *w = p->w->packed;
-    for (uint32_t i = 0; i < SIDE_MAX; i++) {
+    for (uint32_t i = 0; i < side; i++) {
         const unsigned char *at = packed_panel(w, p->mat, MIN(to->panel + i, w->n_panels - 1));
         ahead->data[i] = at + to->g0 * w->data_bytes;
         ahead->scale[i] = at + w->scale_at + (size_t)to->g0 * ahead->scale_bytes;
@@ -669,12 +670,25 @@ static void int_piece(struct product_room *room, const struct product *p, const 
     }
 }
 
+#ifdef QUERN_AVX512
+#include "cpu/x86_product_few.h"
+#else /* AVX2 adds products of bytes with 16 bits only */
+#define few_piece int_piece
+#define FEW_SIDES SIDE_MAX
+static bool is_few(const struct product *p, uint32_t n_rows)
+{
+    (void)p, (void)n_rows;
+    return false;
+}
+#endif
+
 static void int_panels(struct product_room *room, const struct product *p, uint32_t row0, uint32_t n_rows,
     uint32_t panel0, uint32_t n_panels)
 {
     const struct packed *w = p->w->packed;
+    const bool few = is_few(p, n_rows);
     const struct walk walk = {.n_panels = n_panels,
-        .side = MIN(n_rows, SIDE_MAX),
+        .side = few ? FEW_SIDES : MIN(n_rows, SIDE_MAX),
         .n_groups = p->w->n_in / ACT_GROUP,
         .k_first = n_rows <= FEW_ROWS && p->in_rows == NULL};
     struct ahead ahead = {.data_bytes = w->data_bytes, .scale_bytes = scale_bytes_of(w)};
@@ -683,10 +697,10 @@ static void int_panels(struct product_room *room, const struct product *p, uint3
     for (uint32_t i = 0; i < AHEAD / walk.side; i++)
         next_piece(&walk, &later);
     for (; at.first == panel0; next_piece(&walk, &at), next_piece(&walk, &later)) {
-        look_ahead(p, &later, &ahead);
+        look_ahead(p, &later, walk.side, &ahead);
         if (walk.k_first || at.panel == panel0)
             rows = rows_of(room, p, row0, n_rows, at.g0);
-        int_piece(room, p, &rows, n_rows, &at, room->total[at.panel - panel0], &ahead);
+        (few ? few_piece : int_piece)(room, p, &rows, n_rows, &at, room->total[at.panel - panel0], &ahead);
     }
 }
 

@@ -37,6 +37,25 @@ static void norm_row_x86(const float *x, const float *gain, float eps, uint32_t 
         out[k] = x[k] * inv * gain[k];
 }
 
+#ifdef QUERN_AVX512
+/* Bytes and starts of a group, see x86_product_few.h. */
+static void put_few(uint8_t *bytes, int32_t *starts, struct vi qa, struct vi qb)
+{
+    const struct vi q[2] = {qa, qb}, low_byte = vi_set32(255);
+    int32_t high[2], low[2]; /* sums of the bytes of each half */
+    for (int h = 0; h < 2; h++) {
+        low[h] = vi_total(vi_and(q[h], low_byte));
+        high[h] = (vi_total(q[h]) - low[h]) / 256;
+    }
+    const int32_t of[4][2] = {{-8 * (high[0] + high[1]), -8 * (low[0] + low[1])},
+        {-16 * (high[0] + high[1]), -16 * (low[0] + low[1])}, {-32 * high[0], -32 * low[0]},
+        {-32 * high[1], -32 * low[1]}};
+    for (int i = 0; i < ACT_STARTS; i++)
+        starts[i] = INT_IN_FLOAT + of[i / 2][i % 2];
+    vi_to_bytes(bytes, qa, qb);
+}
+#endif
+
 static void quant_groups_x86(const float *x, uint32_t n_groups, const struct groups *to)
 {
     for (uint32_t g = 0; g < n_groups; g++, x += ACT_GROUP) {
@@ -48,19 +67,19 @@ static void quant_groups_x86(const float *x, uint32_t n_groups, const struct gro
         const bool finite = top < 0x7f800000u, counts = finite && most >= ACT_SMALLEST;
         const float scale = counts ? most / ACT_MAX : finite ? 0.0f : NAN;
         to->scale[g] = scale;
-        if (!counts) {
-            memset(q, 0, ACT_GROUP * sizeof *q);
-            to->sum[g] = to->sum16[2 * g] = to->sum16[2 * g + 1] = scale * 0.0f;
-            continue;
-        }
-        const struct vf inv = vf_set(ACT_MAX / most);
-        const struct vi qa = vi_of_vf(vf_mul(a, inv)), qb = vi_of_vf(vf_mul(b, inv));
+        const struct vf inv = vf_set(counts ? ACT_MAX / most : 0.0f);
+        const struct vi qa = counts ? vi_of_vf(vf_mul(a, inv)) : vi_set32(0);
+        const struct vi qb = counts ? vi_of_vf(vf_mul(b, inv)) : vi_set32(0);
         vi_to_pairs(q, qa);
         vi_to_pairs(q + VF, qb);
         const int32_t low = vi_total(qa), high = vi_total(qb);
         to->sum[g] = scale * (float)(low + high);
         to->sum16[2 * g] = scale * (float)low;
         to->sum16[2 * g + 1] = scale * (float)high;
+#ifdef QUERN_AVX512
+        if (to->bytes != NULL)
+            put_few(to->bytes + g * ACT_BYTES, to->starts + g * ACT_STARTS, qa, qb);
+#endif
     }
 }
 

@@ -10,8 +10,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VF     16 /* lanes */
-#define INLINE static inline __attribute__((always_inline))
+#define VF 16 /* lanes */
+/* The bits of 1.5 * 2^23. An integer below 2^22 added to them is added to the float: no conversion is needed. */
+#define INT_IN_FLOAT       0x4b400000
+#define INT_IN_FLOAT_VALUE 0x1.8p23f
+#define INLINE             static inline __attribute__((always_inline))
 /* A loop that must be unrolled: its index picks registers. */
 #if defined(__has_feature) /* clang; gcc 12 has other names */
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
@@ -150,6 +153,14 @@ INLINE void vi_to_pairs(int16_t *p, struct vi a)
     const __m256i x = _mm512_cvtsepi32_epi16(a.v);
     _mm256_storeu_si256((__m256i *)p, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(x, 0xd8), 0xd8));
 }
+/* As 16 bits: the upper bytes of all, then the lower ones. */
+INLINE void vi_to_bytes(uint8_t *p, struct vi a, struct vi b)
+{
+    const __m512i x =
+        _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi32_epi16(a.v)), _mm512_cvtsepi32_epi16(b.v), 1);
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi16_epi8(_mm512_srli_epi16(x, 8)));
+    _mm256_storeu_si256((__m256i *)p + 1, _mm512_cvtepi16_epi8(x));
+}
 #define VI_OP2(name, op)                                                                                               \
     INLINE struct vi name(struct vi a, struct vi b)                                                                    \
     {                                                                                                                  \
@@ -191,6 +202,26 @@ INLINE struct vi vi_dot_first(struct vi a, struct vi b)
 INLINE struct vi vi_dot(struct vi sum, struct vi a, struct vi b)
 {
     return (struct vi){_mm512_dpwssd_epi32(sum.v, a.v, b.v)};
+}
+/* Fours of bytes multiplied, a's without a sign, b's with one, their four products added to 32 bits. Written as it is,
+ * since gcc moves the sums of the intrinsic from register to register. */
+INLINE struct vi vi_dot_bytes(struct vi sum, struct vi a, struct vi b)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
+    return sum;
+}
+/* The float whose bits these are. */
+INLINE struct vf vf_of_bits(struct vi a)
+{
+    return (struct vf){_mm512_castsi512_ps(a.v)};
+}
+INLINE struct vi vi_and_xor(struct vi a, struct vi b, struct vi c) /* (a and b) xor c */
+{
+    return (struct vi){_mm512_ternarylogic_epi32(a.v, b.v, c.v, 0x6a)};
+}
+INLINE struct vi vi_and_or(struct vi a, struct vi b, struct vi c) /* (a and b) or c */
+{
+    return (struct vi){_mm512_ternarylogic_epi32(a.v, b.v, c.v, 0xea)};
 }
 INLINE struct vf vf_abs(struct vf a)
 {
