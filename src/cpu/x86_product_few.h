@@ -19,6 +19,7 @@
 #ifndef CPU_X86_PRODUCT_FEW_H
 #define CPU_X86_PRODUCT_FEW_H
 
+#define FEW_MOST   64         /* rows; with more there is little to win, and bytes would take memory */
 #define FEW_TILE   2          /* rows */
 #define FEW_SIDES  PANELS_MAX /* panels side by side */
 #define ROW_BYTES  (ACT_BLOCK * ACT_BYTES)

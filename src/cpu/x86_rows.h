@@ -38,21 +38,25 @@ static void norm_row_x86(const float *x, const float *gain, float eps, uint32_t 
 }
 
 #ifdef QUERN_AVX512
-/* Bytes and starts of a group, see x86_product_few.h. */
+/* Bytes and starts of a group, see x86_product_few.h. All sums at once: the upper bytes' of both halves, the lower
+ * bytes' of both, a quarter of the register each. */
 static void put_few(uint8_t *bytes, int32_t *starts, struct vi qa, struct vi qb)
 {
-    const struct vi q[2] = {qa, qb}, low_byte = vi_set32(255);
-    int32_t high[2], low[2]; /* sums of the bytes of each half */
-    for (int h = 0; h < 2; h++) {
-        low[h] = vi_total(vi_and(q[h], low_byte));
-        high[h] = (vi_total(q[h]) - low[h]) / 256;
-    }
-    const int32_t of[4][2] = {{-8 * (high[0] + high[1]), -8 * (low[0] + low[1])},
-        {-16 * (high[0] + high[1]), -16 * (low[0] + low[1])}, {-32 * high[0], -32 * low[0]},
-        {-32 * high[1], -32 * low[1]}};
-    for (int i = 0; i < ACT_STARTS; i++)
-        starts[i] = INT_IN_FLOAT + of[i / 2][i % 2];
-    vi_to_bytes(bytes, qa, qb);
+    const __m512i x =
+        _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi32_epi16(qa.v)), _mm512_cvtsepi32_epi16(qb.v), 1);
+    const __m256i high = _mm512_cvtepi16_epi8(_mm512_srli_epi16(x, 8)), low = _mm512_cvtepi16_epi8(x);
+    const __m256i none = _mm256_setzero_si256(), one = _mm256_set1_epi8(1);
+    _mm256_storeu_si256((__m256i *)bytes, high);
+    _mm256_storeu_si256((__m256i *)bytes + 1, low);
+    __m512i sum = _mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm256_dpbusd_epi32(none, one, high)), _mm256_dpbusd_epi32(none, low, one), 1);
+    sum = _mm512_add_epi32(sum, _mm512_shuffle_epi32(sum, _MM_PERM_BADC));
+    sum = _mm512_add_epi32(sum, _mm512_shuffle_epi32(sum, _MM_PERM_CDAB));
+    const __m512i both = _mm512_add_epi32(sum, _mm512_shuffle_i32x4(sum, sum, 0xb1));
+    const __m512i pick = _mm512_castsi256_si512(_mm256_setr_epi32(16, 24, 16, 24, 0, 8, 4, 12));
+    const __m256i each = _mm512_castsi512_si256(_mm512_permutex2var_epi32(sum, pick, both));
+    const __m256i times = _mm256_sllv_epi32(each, _mm256_setr_epi32(3, 3, 4, 4, 5, 5, 5, 5));
+    _mm256_storeu_si256((__m256i *)starts, _mm256_sub_epi32(_mm256_set1_epi32(INT_IN_FLOAT), times));
 }
 #endif
 

@@ -153,14 +153,6 @@ INLINE void vi_to_pairs(int16_t *p, struct vi a)
     const __m256i x = _mm512_cvtsepi32_epi16(a.v);
     _mm256_storeu_si256((__m256i *)p, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(x, 0xd8), 0xd8));
 }
-/* As 16 bits: the upper bytes of all, then the lower ones. */
-INLINE void vi_to_bytes(uint8_t *p, struct vi a, struct vi b)
-{
-    const __m512i x =
-        _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi32_epi16(a.v)), _mm512_cvtsepi32_epi16(b.v), 1);
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi16_epi8(_mm512_srli_epi16(x, 8)));
-    _mm256_storeu_si256((__m256i *)p + 1, _mm512_cvtepi16_epi8(x));
-}
 #define VI_OP2(name, op)                                                                                               \
     INLINE struct vi name(struct vi a, struct vi b)                                                                    \
     {                                                                                                                  \
