@@ -269,7 +269,13 @@ def bench_library():
     lib.quern_bench_logits.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int,
                                        ctypes.c_void_p]
     lib.quern_bench_rows.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p]
+    lib.quern_bench_why.argtypes = [ctypes.c_void_p]
+    lib.quern_bench_why.restype = ctypes.c_char_p
     return lib
+
+
+def step_failed(lib, handle, what):
+    return RuntimeError(f"{what}: {lib.quern_bench_why(handle).decode()}")
 
 
 def make_asks(random, rows, vocab, kind):
@@ -353,7 +359,7 @@ def check_verify(_seed):
         def rows(n, at):
             out = np.full((n, 128256), np.nan, dtype=np.float32)
             if lib.quern_bench_rows(handle, n, at, out.ctypes.data) != 0:
-                raise RuntimeError("the step failed")
+                raise step_failed(lib, handle, f"{n} rows at {at}")
             return out
 
         worst, twin = 0.0, float("inf")
@@ -373,44 +379,47 @@ def check_deterministic(_seed):
     """With --deterministic a row's logits are the same bits alone, among guesses, in a prompt and in company. The twin
     is the same without the option, where some of them differ."""
     lib = bench_library()
-    for dtype, fp8, kv in (("BF16", 0, "BF16"), ("BF16", 1, "BF16"), ("BF16", 1, "F8_E4M3"),
-                           ("Q4_K", 0, "Q8_0")):
+    most, last = 150, 2900  # sequences, and where they are: each has blocks of its own
+    for name, dtype, fp8, kv in (
+            ("llama-3.2-1b", "BF16", 0, "BF16"), ("llama-3.2-1b", "BF16", 1, "BF16"),
+            ("llama-3.2-1b", "BF16", 1, "F8_E4M3"), ("llama-3.2-1b", "Q4_K", 0, "Q8_0"),
+            ("llama-3.1-8b", "BF16", 0, "BF16")):
         wrong = {}
         for det in (1, 0):
             text = ctypes.create_string_buffer(1024)
-            handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), fp8, det, 256, 256, 4096,
-                                          100000, text, len(text))
+            handle = lib.quern_bench_open(name.encode(), dtype.encode(), kv.encode(), fp8, det, 256, 256, 4096,
+                                          most * (last + 32), text, len(text))
             if not handle:
-                failures.append(f"deterministic {dtype}: {text.value.decode()}")
+                failures.append(f"deterministic {name} {dtype}: {text.value.decode()}")
                 break
 
             def rows(n, at):
                 out = np.full((n, 128256), np.nan, dtype=np.float32)
                 if lib.quern_bench_rows(handle, n, at, out.ctypes.data) != 0:
-                    raise RuntimeError("the step failed")
+                    raise step_failed(lib, handle, f"{n} rows at {at}")
                 return out
 
             def first_of(n_seqs, at):
                 out = np.full((n_seqs, 128256), np.nan, dtype=np.float32)
                 if lib.quern_bench_logits(handle, n_seqs, at, 0, out.ctypes.data) != 0:
-                    raise RuntimeError("the step failed")
+                    raise step_failed(lib, handle, f"{n_seqs} sequences at {at}")
                 return out[0]
 
             wrong[det] = 0
-            for at in (203, 300, 1030):
+            for at in (203, 300, 1030, last):
                 whole = rows(200, at)  # as a prompt; then the same rows in pieces, which write the same keys again
                 for n in (1, 6, 16, 33, 64, 65, 130):
                     wrong[det] += not np.array_equal(rows(n, at - 200 + n), whole[:n])
                 wrong[det] += not np.array_equal(rows(200, at), whole)
                 alone = first_of(1, at)
-                for n in (2, 9, 40, 64, 150):
+                for n in (2, 9, 40, 64, most):
                     wrong[det] += not np.array_equal(first_of(n, at), alone)
             lib.quern_bench_close(handle)
         ok = wrong.get(1) == 0 and wrong.get(0, 0) > 0
         if not ok:
-            failures.append(f"deterministic {dtype}")
-        print(f"deterministic {dtype}{' as F8' if fp8 else ''}, {kv} cache: {wrong.get(1)} of 39 differ, without it "
-              f"{wrong.get(0)}  {'ok' if ok else 'MISMATCH'}", flush=True)
+            failures.append(f"deterministic {name} {dtype}")
+        print(f"deterministic {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache: {wrong.get(1)} of 52 differ, "
+              f"without it {wrong.get(0)}  {'ok' if ok else 'MISMATCH'}", flush=True)
 
 
 def check_resident(seed):
@@ -447,7 +456,7 @@ def check_resident(seed):
             out = np.full((2, n_seqs, 128256), np.nan, dtype=np.float32)
             for i in range(2):  # recorded, then replayed
                 if lib.quern_bench_logits(handle, n_seqs, at, resident, out[i].ctypes.data) != 0:
-                    raise RuntimeError("the step failed")
+                    raise step_failed(lib, handle, f"{n_seqs} sequences at {at}")
             if not np.array_equal(out[0], out[1]):
                 failures.append(f"{name} {dtype}: a replay differs")
                 print(failures[-1], flush=True)
@@ -507,10 +516,9 @@ def check_choices_kept(fp8):
             raise RuntimeError(text.value.decode())
         seconds = lib.quern_bench_choices(handle, made)
         out = np.full((100, 128256), np.nan, dtype=np.float32)
-        code = lib.quern_bench_logits(handle, 100, 300, 0, out.ctypes.data)
+        if lib.quern_bench_logits(handle, 100, 300, 0, out.ctypes.data) != 0:
+            raise step_failed(lib, handle, "100 sequences at 300")
         lib.quern_bench_close(handle)
-        if code != 0:
-            raise RuntimeError("the step failed")
         return list(made), seconds, out
 
     def show(what, made, seconds, ok):
@@ -539,8 +547,8 @@ def check_choices_kept(fp8):
         show("no folder", made, seconds, made[1] == 0 and made[2] == 0 and not made[3])
         far = ops.distance(got, want)
         os.environ["QUERN_CHOICES"] = ""
-    if not far < 3e-2:
-        failures.append(f"choices: logits are {far:.1e} apart")
+    if not far < (0.3 if fp8 else 3e-2):  # activations that are made e4m3 fall to one side or the other
+        failures.append(f"choices{' as F8' if fp8 else ''}: logits are {far:.1e} apart")
         print(failures[-1], flush=True)
 
 

@@ -1,6 +1,7 @@
 /* Attention: which kernels a step needs. Head sizes and cache types without a kernel of their own take the simple one.
  * When no sequence has more rows than the decode kernel takes, the second launch is left out. Where the same request
- * must give the same bits the tiles are the decode kernel's own, so that it does not matter which way a row goes. */
+ * must give the same bits there are two pairs of kernels that agree, so that it does not matter which way a row goes.
+ */
 #include "cuda/resident.h"
 
 #define AHEAD_BYTES ((uint64_t)24 << 20)
@@ -61,18 +62,27 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     j.ahead = cuda_ahead(d, b->n_rows <= AHEAD_ROWS ? AHEAD_BYTES : 0);
     const bool fixed = d->deterministic;
     const uint32_t wide = attend_wide_rows(d, &j);
-    const uint32_t tile_rows = fixed ? PACK / j.per_kv : wide > 0 ? wide : attend_tile_rows(a->head_dim, j.per_kv);
+    const bool chunks = attend_has_chunks(d, &j);
+    const uint32_t tile_rows = fixed && !chunks ? PACK / j.per_kv
+                               : wide > 0       ? wide
+                                                : attend_tile_rows(a->head_dim, j.per_kv);
     if (d->is_collecting && resident_attend(d, b, &j)) {
-        const struct cut cut = {d->n_sms, j.n_kv_heads, RESIDENT_SPLIT};
+        const struct cut cut = {d->n_sms, j.n_kv_heads, resident_positions(d)};
         attend_plan(d, b, j.per_kv, tile_rows, &cut);
         return;
     }
     const struct cut cut = attend_cut(d, &j);
     attend_plan(d, b, j.per_kv, tile_rows, &cut);
-    attend_decode(d, b, &j);
-    if (fixed && b->n_rows > 1) /* one row is decoded for certain */
-        attend_whole(d, b, &j);
-    else if (!fixed && b->seq_rows > 1 && b->seq_rows * j.per_kv > DECODE_PAIRS) {
+    if (chunks)
+        attend_chunks(d, &j);
+    else
+        attend_decode(d, b, &j);
+    if (fixed && b->n_rows > 1) { /* one row is decoded for certain */
+        if (chunks)
+            attend_wide(d, b, &j);
+        else
+            attend_whole(d, b, &j);
+    } else if (!fixed && b->seq_rows > 1 && b->seq_rows * j.per_kv > DECODE_PAIRS) {
         if (wide > 0)
             attend_wide(d, b, &j);
         else

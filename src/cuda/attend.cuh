@@ -7,8 +7,9 @@
 
 #include "cuda/kernels.cuh"
 
-#define PACK         16 /* (row, query head) pairs that share a kv head, in one tile of the decode kernel */
-#define DECODE_PAIRS 64 /* of a sequence that is still decoded, several tiles of it one beside the other */
+#define PACK         16  /* (row, query head) pairs that share a kv head, in one tile of the decode kernel */
+#define CHUNK        128 /* positions whose sums are one, where cuts may not depend on the batch: attend_chunks.cuh */
+#define DECODE_PAIRS 64  /* of a sequence that is still decoded, several tiles of it one beside the other */
 
 /* How the attention of this step is cut; made on the device once per step, since only it knows the lengths when a
  * recorded step is replayed. Sequences with few rows are decoded, as many rows at a time as a tile of the kernel holds,
@@ -24,8 +25,8 @@ struct plan_tile {
     uint32_t seq, first; /* rows of the sequence, counted from its first of this step */
 };
 
-/* Whom the parts are for: blocks, each of which takes one part of one kv head at a time, of `unit` positions at least.
- */
+/* Whom the parts are for: blocks, each of which takes one part of one kv head at a time, of `unit` positions at least;
+ * of just as many where the cuts may not depend on the batch. */
 struct cut {
     uint32_t blocks, n_kv_heads, unit;
 };
@@ -154,8 +155,9 @@ __device__ __forceinline__ float4 joined_result(const struct joined &j)
     return make_float4(j.y.x * inv, j.y.y * inv, j.y.z * inv, j.y.w * inv);
 }
 
-/* Join the parts of a sequence for one kv head, ascending. n_all: rows * query heads of it. */
-template <int THREADS, int D>
+/* Join the parts of a sequence for one kv head, ascending. n_all: rows * query heads of it. AHEAD: parts that are
+ * asked for at once. */
+template <int THREADS, int D, int AHEAD = 4>
 __device__ inline void attend_join(
     const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, uint32_t n_all, uint32_t first_part)
 {
@@ -164,7 +166,7 @@ __device__ inline void attend_join(
         const size_t first = (size_t)(item.slot + r / j.per_kv) * j.n_heads + head;
         const size_t step = (size_t)item.s.n_rows * j.n_heads;
         struct joined y = joined_nothing();
-#pragma unroll 4
+#pragma unroll AHEAD
         for (uint32_t p = first_part; p < item.n_parts; p++) {
             const size_t slot = first + p * step;
             const float2 stat = __ldcg((const float2 *)(j.part_sums + 2 * slot));
@@ -178,26 +180,27 @@ __device__ inline void attend_join(
 template <int THREADS> __device__ inline bool attend_is_last(uint32_t *counter, uint32_t expected)
 {
     __shared__ bool last;
-    __threadfence();
     meet<THREADS>();
     if (threadIdx.x == 0) {
-        last = atomicAdd(counter, 1) == expected - 1;
+        last = add_ordered(counter, 1) == expected - 1;
         if (last)
             *counter = 0;
     }
     meet<THREADS>();
-    const bool mine = last;
-    __threadfence();
-    return mine;
+    return last;
 }
 
-/* Launchers: attend_plan.cu, attend_decode.cu, attend_prefill.cu, attend_wide.cu, attend_simple.cu. */
+/* Launchers: attend_plan.cu, attend_decode.cu, attend_prefill.cu, attend_wide.cu, attend_chunks.cu,
+ * attend_simple.cu. */
 void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, const struct cut *cut);
 uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv);
 struct cut attend_cut(const struct dev *d, const struct attend_job *j); /* of attend_decode */
 void attend_decode(struct dev *d, const struct batch *b, const struct attend_job *j);
 /* Tiles of PACK pairs, part after part: the same bits as attend_decode gives, for any number of rows. */
 void attend_whole(struct dev *d, const struct batch *b, const struct attend_job *j);
+/* The two of --deterministic where attend_wide can be: few rows by attend_chunks, many by attend_wide, alike. */
+bool attend_has_chunks(const struct dev *d, const struct attend_job *j);
+void attend_chunks(struct dev *d, const struct attend_job *j);
 void attend_prefill(struct dev *d, const struct batch *b, const struct attend_job *j);
 /* The same on the warpgroup's matrix unit, where it can be: rows of its tiles, 0 where it cannot. */
 uint32_t attend_wide_rows(const struct dev *d, const struct attend_job *j);

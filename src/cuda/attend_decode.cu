@@ -400,7 +400,8 @@ static void run_cache(struct dev *d, const struct attend_job *j, bool whole)
 
 struct cut attend_cut(const struct dev *d, const struct attend_job *j)
 {
-    return {d->n_sms * (j->head_dim <= 128 ? BLOCKS<128> : BLOCKS<256>), j->n_kv_heads, WARPS * 16};
+    const uint32_t unit = attend_has_chunks(d, j) ? CHUNK : d->deterministic ? SPLIT : WARPS * 16;
+    return {d->n_sms * (j->head_dim <= 128 ? BLOCKS<128> : BLOCKS<256>), j->n_kv_heads, unit};
 }
 
 void attend_decode(struct dev *d, const struct batch *, const struct attend_job *j)

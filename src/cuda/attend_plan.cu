@@ -116,7 +116,7 @@ __device__ static uint32_t free_split(
     const uint32_t least = c.blocks / c.n_kv_heads;
     uint32_t split = SPLIT_FREE;
     while (split > c.unit && parts_at(seqs, n_seqs, per_kv, split) < least)
-        split /= 2;
+        split = max(split / 2, c.unit);
     return parts_at(seqs, n_seqs, per_kv, split) > min(ROUNDS * least, PARTS_MAX) ? best_split(seqs, n_seqs, per_kv, c)
                                                                                   : split;
 }
@@ -126,7 +126,7 @@ __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs
     uint32_t rows_per_tile, bool fixed, struct cut cut, struct plan *plan, uint32_t rows_max)
 {
     launch_wait();
-    const uint32_t split = fixed ? SPLIT : free_split(seqs, n_seqs, per_kv, cut);
+    const uint32_t split = fixed ? cut.unit : free_split(seqs, n_seqs, per_kv, cut);
     const bool whole =
         fixed && parts_at(seqs, n_seqs, per_kv, split) > PARTS_MAX; /* everybody as tiles: the same bits */
     struct plan_item *const all_items = plan_items(plan);

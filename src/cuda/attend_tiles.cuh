@@ -95,6 +95,8 @@ template <class Rows, int M, int KEYS, int D> struct Tiles {
             }
     }
 
+    /* LANES: a row's sum is what its four lanes have. */
+    template <bool LANES = true>
     static __device__ __forceinline__ void write(
         const struct attend_job &j, const struct tile_work &w, float sum[M][2], float out[M][D / 8][4])
     {
@@ -104,8 +106,10 @@ template <class Rows, int M, int KEYS, int D> struct Tiles {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 float total = sum[m][half];
-                total += __shfl_xor_sync(ALL_LANES, total, 1);
-                total += __shfl_xor_sync(ALL_LANES, total, 2);
+                if (LANES) {
+                    total += __shfl_xor_sync(ALL_LANES, total, 1);
+                    total += __shfl_xor_sync(ALL_LANES, total, 2);
+                }
                 const uint32_t pair = (warp * M + m) * 16 + g + 8 * half;
                 if (pair >= w.n_pairs)
                     continue;

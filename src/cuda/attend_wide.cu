@@ -4,19 +4,19 @@
  * owns 64 of them. A third brings keys and values, KEYS positions at a time, into a ring of PLACES: keys, values, keys
  * and so on; a barrier of each place says that it is full, another that it is free. The two go their own way, but
  * multiply their queries by turns, so that one works out its softmax while the other keeps the matrix unit busy.
- * Positions are walked ascending.
+ * Positions are walked ascending. With --deterministic the sums are those of attend_chunks.cuh.
  *
  * Queries, keys and values lie in columns of 128 bytes as the matrix unit reads them (wgmma.cuh): elements 64c ..
  * 64c+63 of all rows, then the next. F8 comes into a room of its own first, and is made f16, which is exact, on its way
  * to its place: each thread has what it asked for itself. */
-#include "cuda/attend_tiles.cuh"
+#include "cuda/attend_chunks.cuh"
 #include "cuda/tma.cuh"
 #include "cuda/wgmma.cuh"
 
 #define GROUP   128 /* threads of a warpgroup */
 #define THREADS (3 * GROUP)
 #define TILE    128
-#define KEYS    128
+#define KEYS    CHUNK
 #define PLACES  4
 #define RAWS    4    /* of F8: three are on their way while one is made f16 */
 #define ATOM    1024 /* bytes: eight rows of a column */
@@ -38,10 +38,16 @@ __device__ static uint32_t unit_at(uint32_t n, uint32_t row, uint32_t u)
     return (u / 8 * n + row) * 128 + (u % 8 ^ row % 8) * 16;
 }
 
+/* Times that a tile's rows meet KEYS positions. */
+__device__ static uint32_t rounds_of(const struct tile_work &w)
+{
+    return (w.end - w.begin / KEYS * KEYS + KEYS - 1) / KEYS;
+}
+
 struct ring {
     unsigned char *places;
     uint64_t *full, *free, *turn; /* barriers: of each place, of each warpgroup that multiplies; */
-    uint64_t *asked;              /* the queries have come */
+    uint64_t *asked;              /* the queries have come; with tiles one after the other: and are done with, before */
 };
 
 /* ---- bringing ------------------------------------------------------------------------------------------------------
@@ -113,9 +119,10 @@ template <class C, int D> struct Bring {
         barrier_arrive(&r.full[t % PLACES]);
     }
 
-    /* All of a tile's keys and values, n of both together. 16 bits: two are on their way while a third is asked for. */
-    static __device__ void all(
-        const struct attend_job &j, const struct tile_work &w, const struct ring &r, unsigned char *raw, uint32_t n)
+    /* All of a tile's keys and values, n of both together, behind `done` of other tiles. 16 bits: two are on their way
+     * while a third is asked for. */
+    static __device__ void all(const struct attend_job &j, const struct tile_work &w, const struct ring &r,
+        unsigned char *raw, uint32_t done, uint32_t n)
     {
         const uint32_t first = w.begin / KEYS * KEYS;
         if constexpr (C::BYTES) {
@@ -125,21 +132,21 @@ template <class C, int D> struct Bring {
                 const uint32_t next = t + RAWS - 1;
                 ask(j, w, raw + next % RAWS * Shape::RAW, first + next / 2 * KEYS, next);
                 copy_wait<RAWS - 1>();
-                wait_free(r, t);
-                widen(raw + t % RAWS * Shape::RAW, r.places + t % PLACES * Shape::PLACE);
-                tell_full(r, t);
+                wait_free(r, done + t);
+                widen(raw + t % RAWS * Shape::RAW, r.places + (done + t) % PLACES * Shape::PLACE);
+                tell_full(r, done + t);
             }
         } else {
             for (uint32_t t = 0; t < n; t++) {
-                wait_free(r, t);
-                ask(j, w, r.places + t % PLACES * Shape::PLACE, first + t / 2 * KEYS, t);
+                wait_free(r, done + t);
+                ask(j, w, r.places + (done + t) % PLACES * Shape::PLACE, first + t / 2 * KEYS, t);
                 copy_wait<2>();
                 if (t >= 2)
-                    tell_full(r, t - 2);
+                    tell_full(r, done + t - 2);
             }
             copy_wait<0>();
-            tell_full(r, n - 2);
-            tell_full(r, n - 1);
+            tell_full(r, done + n - 2);
+            tell_full(r, done + n - 1);
         }
         copy_wait<0>();
     }
@@ -148,7 +155,8 @@ template <class C, int D> struct Bring {
 /* ---- multiplying ---------------------------------------------------------------------------------------------------
  */
 
-template <class C, int D> struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D> {
+template <class C, int D, bool FIXED>
+struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D> {
     using T = typename C::Type;
     using Shape = WideShape<C, D>;
 
@@ -183,7 +191,7 @@ template <class C, int D> struct Wide : Tiles<CacheRows<CachePlain<typename C::T
     }
 
     static __device__ __forceinline__ void mix(
-        const unsigned char *values, const float (&s)[KEYS / 8][4], float (&out)[D / 8][4])
+        const unsigned char *values, const float (&s)[KEYS / 8][4], float (&out)[D / 8][4], bool adds)
     {
         uint32_t a[KEYS / 16][4];
 #pragma unroll
@@ -196,9 +204,18 @@ template <class C, int D> struct Wide : Tiles<CacheRows<CachePlain<typename C::T
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < KEYS / 16; k++)
-            wgmma_values(T(), out, a[k], wgmma_at(values + k * 2 * ATOM, ATOM, KEYS * 128));
+            wgmma_values(T(), out, a[k], wgmma_at(values + k * 2 * ATOM, ATOM, KEYS * 128), adds || k > 0);
         wgmma_commit();
         wgmma_wait();
+    }
+
+    /* The keys of round i are here, and it is this warpgroup's turn. */
+    static __device__ __forceinline__ void await_turn(const struct ring &r, uint32_t i)
+    {
+        const uint32_t mine = threadIdx.x / GROUP, place = 2 * i % PLACES;
+        barrier_wait(&r.full[place], 2 * i / PLACES & 1);
+        if (mine == 1 || i > 0)
+            barrier_wait(&r.turn[mine], (mine == 1 ? i : i - 1) & 1);
     }
 
     /* Queries times keys of round i, when it is this warpgroup's turn; then it is the other's. */
@@ -206,9 +223,7 @@ template <class C, int D> struct Wide : Tiles<CacheRows<CachePlain<typename C::T
         const struct ring &r, uint32_t i, const unsigned char *q, float (&s)[KEYS / 8][4])
     {
         const uint32_t mine = threadIdx.x / GROUP, place = 2 * i % PLACES;
-        barrier_wait(&r.full[place], 2 * i / PLACES & 1);
-        if (mine == 1 || i > 0)
-            barrier_wait(&r.turn[mine], (mine == 1 ? i : i - 1) & 1);
+        await_turn(r, i);
         scores(q, r.places + place * Shape::PLACE, s);
         if (threadIdx.x % 32 == 0)
             barrier_arrive(&r.turn[1 - mine]);
@@ -217,38 +232,122 @@ template <class C, int D> struct Wide : Tiles<CacheRows<CachePlain<typename C::T
             barrier_arrive(&r.free[place]);
     }
 
-    static __device__ void all(
-        const struct attend_job &j, const struct tile_work &w, const struct ring &r, unsigned char *q)
+    static __device__ __forceinline__ void meet_at(uint64_t *barrier, uint32_t parity)
     {
+        barrier_arrive(barrier);
+        barrier_wait(barrier, parity);
+    }
+
+    /* A chunk's weights instead of its scores, and what share of the output the old and the fresh have. */
+    static __device__ __forceinline__ void weigh(const struct attend_job &j, uint32_t p, bool masked,
+        const uint32_t limit[1][2], float s[1][KEYS / 8][4], float most[2], float sum[2], float old[2], float fresh[2])
+    {
+        const float factor = chunk_factor<KEYS / 8 * 4>(j, &s[0][0][0]);
+        if (masked)
+            Wide::hide(j, p, limit, s);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = -INFINITY, lane[4];
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+                top = fmaxf(top, fmaxf(s[0][n][2 * half], s[0][n][2 * half + 1]));
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+            const float comes = chunk_most(top, factor);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                lane[k] = chunk_weigh(&s[0][k * (CHUNK_QUARTER / 8)], half, factor, comes);
+            chunk_shares(most[half], comes, old[half], fresh[half]);
+            sum[half] = chunk_add(sum[half], old[half], chunk_sum(lane[0], lane[1], lane[2], lane[3]), fresh[half]);
+        }
+    }
+
+    /* A chunk by itself, then joined with those before it. */
+    static __device__ __forceinline__ void mix_apart(const unsigned char *values, const float (&s)[KEYS / 8][4],
+        const float old[2], const float fresh[2], float (&out)[D / 8][4])
+    {
+        float chunk[D / 8][4];
+        mix(values, s, chunk, false);
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                out[n][i] = chunk_add(out[n][i], old[i / 2], chunk[n][i], fresh[i / 2]);
+    }
+
+    /* The second warpgroup where a tile has no rows for it: leaves its turns, and the places, to the first. */
+    static __device__ __forceinline__ void sit_out(const struct ring &r, uint32_t done, uint32_t rounds)
+    {
+        for (uint32_t i = done; i < done + rounds; i++) {
+            await_turn(r, i);
+            if (threadIdx.x % 32 == 0) {
+                barrier_arrive(&r.turn[0]);
+                barrier_arrive(&r.free[2 * i % PLACES]);
+            }
+            barrier_wait(&r.full[(2 * i + 1) % PLACES], (2 * i + 1) / PLACES & 1);
+            if (threadIdx.x % 32 == 0)
+                barrier_arrive(&r.free[(2 * i + 1) % PLACES]);
+        }
+    }
+
+    /* A tile, behind `done` rounds of others. */
+    static __device__ void all(
+        const struct attend_job &j, const struct tile_work &w, const struct ring &r, unsigned char *q, uint32_t done)
+    {
+        if (FIXED)
+            meet_at(r.asked, 0);
         load_q(j, w, q);
         shared_ready();
-        barrier_arrive(r.asked);
-        barrier_wait(r.asked, 0);
+        meet_at(r.asked, FIXED);
+        if (FIXED && threadIdx.x / GROUP * 64 >= w.n_pairs) {
+            sit_out(r, done, rounds_of(w));
+            return;
+        }
         const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
         uint32_t limit[1][2];
         for (int half = 0; half < 2; half++)
             limit[0][half] = min(w.pos + (warp * 16 + g + 8 * half) / j.per_kv + 1, w.end);
         float out[1][D / 8][4] = {}, top[1][2] = {{-INFINITY, -INFINITY}}, sum[1][2] = {};
         uint32_t p = w.begin / KEYS * KEYS;
-        for (uint32_t i = 0; p < w.end; p += KEYS, i++) {
+        for (uint32_t i = done; p < w.end; p += KEYS, i++) {
             float s[1][KEYS / 8][4];
             take_turn(r, i, q, s[0]);
             const bool masked = p + KEYS > w.pos + 1 || (j.window > 0 && p + j.window < w.end);
-            Wide::soften(j, p, masked, limit, s, top, sum, out);
+            float old[2], fresh[2];
+            if (FIXED)
+                weigh(j, p, masked, limit, s, top[0], sum[0], old, fresh);
+            else
+                Wide::soften(j, p, masked, limit, s, top, sum, out);
             const uint32_t place = (2 * i + 1) % PLACES;
             barrier_wait(&r.full[place], (2 * i + 1) / PLACES & 1);
-            mix(r.places + place * Shape::PLACE, s[0], out[0]);
+            if (FIXED)
+                mix_apart(r.places + place * Shape::PLACE, s[0], old, fresh, out[0]);
+            else
+                mix(r.places + place * Shape::PLACE, s[0], out[0], true);
             if (threadIdx.x % 32 == 0)
                 barrier_arrive(&r.free[place]);
         }
-        Wide::write(j, w, sum, out);
+        Wide::template write<!FIXED>(j, w, sum, out);
     }
 };
 
-template <class C, int D>
+__device__ static struct tile_work tile_at(const struct attend_job &j, uint32_t i)
+{
+    return work_of(j, j.tiles[i / j.n_kv_heads], i % j.n_kv_heads, attend_rows(TILE, j.per_kv));
+}
+
+/* n when there is none. */
+template <bool FIXED> __device__ static uint32_t next_tile(uint32_t i, uint32_t n)
+{
+    return FIXED ? i + gridDim.x : n;
+}
+
+/* A block has one tile; with --deterministic it may have one behind the other, since a step of few rows, where tiles
+ * come only when there are too many parts, must not cost a block for each that there could be. */
+template <class C, int D, bool FIXED>
 __global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_constant__ struct attend_job j)
 {
-    using S = Wide<C, D>;
+    using S = Wide<C, D, FIXED>;
     using Shape = WideShape<C, D>;
     SHARED_ROOM(memory);
     __shared__ uint64_t barriers[2 * PLACES + 3];
@@ -262,16 +361,23 @@ __global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_constant_
                                                                             : 2 * GROUP);
     __syncthreads();
     launch_wait();
-    if (blockIdx.y >= j.plan->n_tiles)
+    const uint32_t n = j.plan->n_tiles * j.n_kv_heads;
+    if (blockIdx.x >= n)
         return;
-    const struct tile_work w = work_of(j, j.tiles[blockIdx.y], blockIdx.x, attend_rows(TILE, j.per_kv));
     if (threadIdx.x / GROUP == 2) {
         warpgroup_registers_down<REGISTERS_FEW>();
-        const uint32_t n = (w.end - w.begin / KEYS * KEYS + KEYS - 1) / KEYS;
-        Bring<C, D>::all(j, w, r, places + PLACES * Shape::PLACE, 2 * n);
+        for (uint32_t i = blockIdx.x, done = 0; i < n; i = next_tile<FIXED>(i, n)) {
+            const struct tile_work w = tile_at(j, i);
+            Bring<C, D>::all(j, w, r, places + PLACES * Shape::PLACE, 2 * done, 2 * rounds_of(w));
+            done += rounds_of(w);
+        }
     } else {
         warpgroup_registers_up<REGISTERS_MANY>();
-        S::all(j, w, r, q);
+        for (uint32_t i = blockIdx.x, done = 0; i < n; i = next_tile<FIXED>(i, n)) {
+            const struct tile_work w = tile_at(j, i);
+            S::all(j, w, r, q, done);
+            done += rounds_of(w);
+        }
     }
 }
 
@@ -279,7 +385,12 @@ template <class C, int D> static void run(struct dev *d, const struct batch *b, 
 {
     const uint32_t rows = attend_rows(TILE, j->per_kv);
     const uint32_t tiles = (b->n_rows + rows - 1) / rows + b->n_seqs; /* at most; the plan knows how many */
-    cuda_launch(d, wide_kernel<C, D>, dim3(j->n_kv_heads, tiles), THREADS, WideShape<C, D>::BYTES, *j);
+    const bool many = b->seq_rows * j->per_kv > DECODE_PAIRS;
+    if (d->deterministic)
+        cuda_launch(d, wide_kernel<C, D, true>, dim3(many ? tiles * j->n_kv_heads : d->n_sms), THREADS,
+            WideShape<C, D>::BYTES, *j);
+    else
+        cuda_launch(d, wide_kernel<C, D, false>, dim3(tiles * j->n_kv_heads), THREADS, WideShape<C, D>::BYTES, *j);
 }
 
 template <class C> static void run_size(struct dev *d, const struct batch *b, const struct attend_job *j)

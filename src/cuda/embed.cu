@@ -14,7 +14,7 @@ __global__ static void embed_kernel(const int32_t *token, struct matrix m, const
             to[i] = float_load(row, i, dtype) * scale;
         return;
     }
-    const float all = scale * (scales != NULL ? F8_FACTOR * scales[id] : 1.0f);
+    const float all = scale * (scales != NULL ? scales[id] : 1.0f);
     for (uint32_t i = threadIdx.x; i < m.n_in / 8; i += blockDim.x) {
         uint32_t pairs[4];
         format_eight(m.format, row, 8 * i, m.n_in, pairs);

@@ -22,7 +22,7 @@
 #ifndef CUDA_FORMATS_CUH
 #define CUDA_FORMATS_CUH
 
-#include "cuda/kernels.cuh"
+#include "cuda/e4m3.cuh"
 
 #define ROW_PAD 256
 
@@ -104,10 +104,6 @@ template <typename T> struct FormatPlain {
     }
 };
 
-/* An e4m3 number moved into the fields of an f16 is the same number times 2^-8, denormals included; the factor is put
- * back with the row's scale. */
-#define F8_FACTOR 256.0f
-
 struct FormatF8 {
     using Type = __half;
     static constexpr int E = 16, FLIGHT = 2;
@@ -118,18 +114,10 @@ struct FormatF8 {
     {
         r.v = k < n_in ? load_once(row + k) : make_uint4(0, 0, 0, 0);
     }
-    static __device__ __forceinline__ uint32_t pair(uint32_t w, uint32_t select)
-    {
-        const uint32_t x = __byte_perm(w, 0, select); /* the two bytes on top of the two halves */
-        return and_or(x >> 1, 0x3f803f80u, x & 0x80008000u);
-    }
     static __device__ __forceinline__ void pairs(const Regs &r, int i, uint32_t out[4])
     {
-        const uint32_t w0 = word_of(r.v, 2 * i), w1 = word_of(r.v, 2 * i + 1);
-        out[0] = pair(w0, 0x1404);
-        out[1] = pair(w0, 0x3424);
-        out[2] = pair(w1, 0x1404);
-        out[3] = pair(w1, 0x3424);
+        f8_pairs(word_of(r.v, 2 * i), out);
+        f8_pairs(word_of(r.v, 2 * i + 1), out + 2);
     }
 };
 

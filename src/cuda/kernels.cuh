@@ -101,13 +101,23 @@ __device__ __forceinline__ void look_ahead(const struct ahead &a, uint32_t i, ui
 /* ---- the block ----------------------------------------------------------------------------------------------------
  */
 
-/* The shared memory that a launch asked for. */
-#define SHARED_ROOM(name) extern __shared__ uint4 name[]
+/* The shared memory that a launch asked for. It lies behind what the kernel declares, so without a word about it at any
+ * multiple of 16 bytes; asynchronous copies of neighbouring lanes are slow where their 128 bytes do not lie in line. */
+#define SHARED_ROOM(name) extern __shared__ __align__(128) uint4 name[]
 
 /* The block's first THREADS threads are here. */
 template <int THREADS> __device__ __forceinline__ void meet()
 {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
+/* What was there before; all that the block's threads wrote before they met is seen by whoever adds after it, and what
+ * they read once they have met again was written before the last who added. By one thread. */
+__device__ __forceinline__ uint32_t add_ordered(uint32_t *p, uint32_t x)
+{
+    uint32_t old;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(x) : "memory");
+    return old;
 }
 
 /* ---- reductions ----------------------------------------------------------------------------------------------------

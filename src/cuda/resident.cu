@@ -22,7 +22,8 @@ struct resident {
     struct phase phases[RESIDENT_PHASES];
     uint32_t n;
     enum resident_set set;
-    uint32_t room_bytes, rows, next_product;
+    uint32_t slot_bytes, room_bytes, rows, next_product;
+    uint32_t first_attend; /* n or more = none yet */
     struct norm_args norm; /* pending when its out is not NULL */
     void *program;         /* of this recording; the graph takes it */
     uint32_t *barrier;
@@ -49,7 +50,8 @@ void resident_begin(struct dev *d, uint32_t n_rows)
     if (r == NULL || r->refused || n_rows > RESIDENT_ROWS || d->capability < 90 || !is_allowed || d->deterministic)
         return;
     r->state = STATE_OPEN;
-    r->n = r->room_bytes = 0;
+    r->n = r->slot_bytes = r->room_bytes = 0;
+    r->first_attend = RESIDENT_PHASES;
     r->rows = n_rows;
     r->set = RESIDENT_SETS;
     r->norm.out = NULL;
@@ -107,11 +109,11 @@ static enum resident_set set_of(enum format f)
     }
 }
 
-/* Slots of the ring beside a room of so many bytes. */
-static uint32_t slots_beside(const struct resident *r, enum resident_set set, uint32_t room_bytes)
+/* Slots of so many bytes beside a room. */
+static uint32_t slots_beside(const struct resident *r, enum resident_set set, uint32_t slot_bytes, uint32_t room_bytes)
 {
-    const size_t rest = SHARED_FIXED + room_bytes + (size_t)RESIDENT_SUMS * r->rows * 16 * sizeof(float);
-    const size_t n = rest < SHARED_MOST ? (SHARED_MOST - rest) / resident_slot_bytes(set) : 0;
+    const size_t rest = SHARED_FIXED + room_bytes + (size_t)RESIDENT_SUMS * 16 * sizeof(float);
+    const size_t n = rest < SHARED_MOST ? (SHARED_MOST - rest) / slot_bytes : 0;
     const uint32_t warps = resident_warps(set);
     return (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS) / warps * warps;
 }
@@ -140,13 +142,16 @@ bool resident_product(struct dev *d, enum format format, const struct skinny_job
     struct resident *r = d->resident;
     const enum resident_set set = set_of(format);
     if (set == RESIDENT_SETS || (r->set != RESIDENT_SETS && r->set != set) || r->n == RESIDENT_PHASES ||
-        j->groups != NULL || j->n_in % 64 != 0 || j->row_bytes % 16 != 0 || j->n_rows > r->rows)
+        j->groups != NULL || resident_width(j->n_in) / RESIDENT_PAD * j->n_rows > RESIDENT_SUMS || j->n_in % 64 != 0 ||
+        j->row_bytes % 16 != 0 || j->n_rows > r->rows)
         return refuse(d);
     const uint32_t room = MAX(r->room_bytes, j->n_rows * resident_width(j->n_in) * 2);
-    if (slots_beside(r, set, room) == 0)
+    const uint32_t slot = MAX(r->slot_bytes, resident_slot_bytes(format));
+    if (slots_beside(r, set, slot, room) == 0)
         return refuse(d);
     r->set = set;
     r->room_bytes = room;
+    r->slot_bytes = slot;
     struct phase *p = &r->phases[r->n++];
     *p = {};
     p->kind = PHASE_PRODUCT;
@@ -158,6 +163,7 @@ bool resident_product(struct dev *d, enum format format, const struct skinny_job
         p->rows = r->norm.rows;
         p->eps = r->norm.eps;
     }
+    p->is_end_steady = r->n < 2 || p[-1].kind != PHASE_PRODUCT || p[-1].job.end != SKINNY_ADD || j->end != SKINNY_ADD;
     if (j->end == SKINNY_ADD) /* the rows that a norm was pending for have changed */
         r->norm.out = NULL;
     return true;
@@ -168,21 +174,29 @@ bool resident_attend(struct dev *d, const struct batch *b, const struct attend_j
     if (!is_open(d))
         return false;
     struct resident *r = d->resident;
-    const bool fits = (j->head_dim == 64 || j->head_dim == 128) && j->per_kv <= RESIDENT_HEADS &&
-                      (j->dtype == DTYPE_F16 || j->dtype == DTYPE_BF16) && b->n_rows == b->n_seqs &&
-                      r->n < RESIDENT_PHASES && r->set != RESIDENT_SETS;
+    const struct attend_job *first = r->first_attend < r->n ? &r->phases[r->first_attend].attend : j;
+    const bool fits = j->per_kv == first->per_kv && j->n_kv_heads == first->n_kv_heads && /* one plan for all */
+                      (j->head_dim == 64 || j->head_dim == 128) && j->per_kv <= RESIDENT_HEADS &&
+                      (j->dtype == DTYPE_F16 || j->dtype == DTYPE_BF16) && b->n_rows == b->n_seqs && r->n > 0 &&
+                      r->n < RESIDENT_PHASES && r->phases[r->n - 1].kind == PHASE_PRODUCT;
     if (!fits)
         return refuse(d);
     const uint32_t floats = resident_warps(r->set) * (j->per_kv * j->head_dim + RESIDENT_HEADS * 2);
     const uint32_t room = MAX(r->room_bytes, floats * (uint32_t)sizeof(float));
-    if (slots_beside(r, r->set, room) == 0)
+    if (slots_beside(r, r->set, r->slot_bytes, room) == 0)
         return refuse(d);
     r->room_bytes = room;
     struct phase *p = &r->phases[r->n++];
     *p = {};
+    r->first_attend = MIN(r->first_attend, r->n - 1);
     p->kind = PHASE_ATTEND;
     p->attend = *j;
     return true;
+}
+
+uint32_t resident_positions(const struct dev *d)
+{
+    return 16 * resident_warps(d->resident->set);
 }
 
 /* The phases to the device, beside the recording. */
@@ -219,11 +233,11 @@ void resident_flush(struct dev *d)
         r->next_product = r->phases[i].kind == PHASE_PRODUCT ? i : r->next_product;
     }
     if (r->next_product < r->n && upload(d, r)) {
-        const uint32_t n_slots = slots_beside(r, r->set, r->room_bytes);
-        const struct resident_args a = {
-            (const struct phase *)r->program, r->n, r->next_product, n_slots, r->room_bytes, r->barrier};
-        const size_t shared = n_slots * resident_slot_bytes(r->set) + r->room_bytes +
-                              (size_t)RESIDENT_SUMS * r->rows * 16 * sizeof(float);
+        const uint32_t n_slots = slots_beside(r, r->set, r->slot_bytes, r->room_bytes);
+        const struct resident_args a = {(const struct phase *)r->program, r->n, r->next_product, r->first_attend,
+            n_slots, r->slot_bytes, r->room_bytes, r->barrier};
+        const size_t shared =
+            (size_t)n_slots * r->slot_bytes + r->room_bytes + (size_t)RESIDENT_SUMS * 16 * sizeof(float);
         switch (r->set) {
         case RESIDENT_F8: resident_run_bytes(d, shared, &a); break;
         case RESIDENT_QUANT: resident_run_quant(d, shared, &a); break;

@@ -4,10 +4,13 @@
  * asks for each as soon as a place in the ring is free, whatever phase it belongs to. A stage is full when its bytes
  * have come, and free when the warp that multiplied it says so.
  *
- * Products. A block takes tiles of 16 matrix rows in turn. k is cut into stages (resident_cells.cuh); a
- * slot of the ring belongs to one warp, which sums what comes there from zero on the matrix unit, even and odd slices
- * apart. The sums of a
- * tile's stages are added ascending. So the order of float operations belongs to the shape of the matrix alone.
+ * Products. A block takes tiles of 16 matrix rows in turn. k is cut into stages (resident_cells.cuh); a slot of the
+ * ring belongs to one warp, which sums what comes there from zero on the matrix unit, even and odd slices apart. The
+ * sums of a tile's stages are added ascending. So the order of float operations belongs to the shape of the matrix
+ * alone.
+ *
+ * Between two phases a block waits some thousand cycles for the others. What the next phase reads that no other block
+ * writes now is asked for then: gains, scales, the cache of short contexts.
  *
  * What other blocks wrote is read past the first-level cache. */
 #ifndef CUDA_RESIDENT_CUH
@@ -22,7 +25,6 @@
 #define PLAIN_WARPS  11
 #define F8_WARPS     11
 #define QUANT_WARPS  9
-#define IN_FLIGHT    7   /* stages on their way: more would stand in line, and whatever else is read behind them */
 #define NORM_THREADS 256 /* as norm.cu has, so that the sum is taken in the same order */
 
 /* ---- sets of formats -----------------------------------------------------------------------------------------------
@@ -30,7 +32,6 @@
 
 template <class F, int W> struct SetOne {
     static constexpr int WARPS = W;
-    static constexpr uint32_t SLOT = Cell<F>::SLOT;
     template <class V> static __device__ __forceinline__ void visit(enum format, V &&v)
     {
         v(F());
@@ -39,7 +40,6 @@ template <class F, int W> struct SetOne {
 
 struct SetQuant {
     static constexpr int WARPS = QUANT_WARPS;
-    static constexpr uint32_t SLOT = Cell<FormatQ4K>::SLOT;
     template <class V> static __device__ __forceinline__ void visit(enum format f, V &&v)
     {
         switch (f) {
@@ -155,7 +155,7 @@ __device__ void carry(const struct resident_args &a, const struct ring &ring, st
                     C::fetch(ring.slots + (size_t)slot * ring.bytes, rows, k, n_in);
                     barrier_arrive_copied(&ring.full[slot]);
                     copy_commit();
-                    copy_wait<IN_FLIGHT - 1>();
+                    copy_wait<C::FLIGHT - 1>();
                     if (++slot == ring.n) {
                         slot = 0;
                         round++;
@@ -170,6 +170,49 @@ __device__ void carry(const struct resident_args &a, const struct ring &ring, st
     }
     copy_wait<0>();
 }
+
+/* ---- before the barrier --------------------------------------------------------------------------------------------
+ */
+
+#define GAINS 4 /* quads of a row that a thread of a norm holds */
+
+__device__ __forceinline__ float4 load_now(const float4 *p)
+{
+    float4 v;
+    asm volatile("ld.global.nc.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+    return v;
+}
+
+/* What a product needs beside its rows, asked for while the blocks wait for each other: the gains of its norm, and what
+ * the end of a thread's first pair of outputs reads. Behind a ring of weights on their way it would take microseconds.
+ */
+struct begun {
+    float4 gain[GAINS];
+    struct end_in end;
+
+    __device__ __forceinline__ void load_end(const struct skinny_job &j)
+    {
+        const uint32_t each = j.n_rows * 8, local = threadIdx.x / each;
+        if (local < tiles_here(j)) {
+            uint32_t ra, rb;
+            tile_rows(j, blockIdx.x + local * gridDim.x, threadIdx.x % 8, ra, rb);
+            end = end_load(j, threadIdx.x % each / 8, 0, ra, rb);
+        }
+    }
+
+    __device__ __forceinline__ void load(const struct phase &p)
+    {
+        end = {};
+#pragma unroll
+        for (int i = 0; i < GAINS; i++) {
+            const uint32_t at = threadIdx.x + i * NORM_THREADS;
+            const bool there = p.x != NULL && threadIdx.x < NORM_THREADS && at < p.job.n_in / 4;
+            gain[i] = there ? load_now((const float4 *)p.gain + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+        if (p.is_end_steady)
+            load_end(p.job);
+    }
+};
 
 /* ---- activations ---------------------------------------------------------------------------------------------------
  */
@@ -191,38 +234,37 @@ template <int WARPS> __device__ __forceinline__ float warps_sum(float x)
 }
 
 /* Row r of x, normalised, as 16-bit numbers into shared memory; norm.cu's arithmetic. */
-template <typename T, int WARPS> __device__ void rows_normed(const struct phase &p, uint32_t r, uint16_t *to)
+template <typename T, int WARPS>
+__device__ void rows_normed(const struct phase &p, uint32_t r, const struct begun &ahead, uint16_t *to)
 {
     const uint32_t n = p.job.n_in, quads = n / 4;
     const float4 *row = (const float4 *)(p.x + (size_t)(p.rows != NULL ? p.rows[r] : r) * n);
     const float4 *gains = (const float4 *)p.gain;
     const bool mine = threadIdx.x < NORM_THREADS;
-    float4 held[4], gain[4];
+    float4 held[GAINS];
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < GAINS; i++) {
         const uint32_t at = threadIdx.x + i * NORM_THREADS;
-        const bool there = mine && at < quads;
-        held[i] = there ? __ldcg(row + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        gain[i] = there ? __ldg(gains + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        held[i] = mine && at < quads ? __ldcg(row + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < GAINS; i++)
         sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
-    for (uint32_t at = threadIdx.x + 4 * NORM_THREADS; mine && at < quads; at += NORM_THREADS) {
+    for (uint32_t at = threadIdx.x + GAINS * NORM_THREADS; mine && at < quads; at += NORM_THREADS) {
         const float4 v = __ldcg(row + at);
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
     const float inv = rsqrtf(warps_sum<WARPS>(sum) / (float)n + p.eps);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < GAINS; i++) {
         const uint32_t at = threadIdx.x + i * NORM_THREADS;
-        const float4 v = held[i], g = gain[i];
+        const float4 v = held[i], g = ahead.gain[i];
         if (mine && at < quads)
             *(uint2 *)(to + 4 * at) = make_uint2(
                 act_pair(T(), v.x * inv * g.x, v.y * inv * g.y), act_pair(T(), v.z * inv * g.z, v.w * inv * g.w));
     }
-    for (uint32_t at = threadIdx.x + 4 * NORM_THREADS; mine && at < quads; at += NORM_THREADS) {
+    for (uint32_t at = threadIdx.x + GAINS * NORM_THREADS; mine && at < quads; at += NORM_THREADS) {
         const float4 v = __ldcg(row + at), g = __ldg(gains + at);
         *(uint2 *)(to + 4 * at) = make_uint2(
             act_pair(T(), v.x * inv * g.x, v.y * inv * g.y), act_pair(T(), v.z * inv * g.z, v.w * inv * g.w));
@@ -230,7 +272,7 @@ template <typename T, int WARPS> __device__ void rows_normed(const struct phase 
 }
 
 /* A phase's activation rows into the room, [rows][width], zeros behind each. */
-template <int WARPS> __device__ inline void load_rows(const struct phase &p, uint16_t *room)
+template <int WARPS> __device__ inline void load_rows(const struct phase &p, const struct begun &ahead, uint16_t *room)
 {
     const uint32_t n = p.job.n_in, width = resident_width(n);
     for (uint32_t r = 0; r < p.job.n_rows; r++) {
@@ -242,9 +284,9 @@ template <int WARPS> __device__ inline void load_rows(const struct phase &p, uin
             for (uint32_t i = threadIdx.x; i < n / 8; i += WARPS * 32)
                 ((uint4 *)to)[i] = __ldcg(from + i);
         } else if (p.format == FORMAT_BF16)
-            rows_normed<__nv_bfloat16, WARPS>(p, r, to);
+            rows_normed<__nv_bfloat16, WARPS>(p, r, ahead, to);
         else
-            rows_normed<__half, WARPS>(p, r, to);
+            rows_normed<__half, WARPS>(p, r, ahead, to);
     }
     warps_meet<WARPS>();
 }
@@ -255,7 +297,7 @@ template <int WARPS> __device__ inline void load_rows(const struct phase &p, uin
 /* A slice of a stage: 16 weight rows with the activation row of each lane's column. */
 template <class F>
 __device__ __forceinline__ void multiply_slice(
-    const unsigned char *slot, const uint16_t *row, uint32_t k, uint32_t slice, bool there, float acc[4])
+    const unsigned char *slot, const uint16_t *row, uint32_t k, uint32_t slice, float acc[4])
 {
     typename F::Type type;
     typename F::Regs a, b;
@@ -264,7 +306,7 @@ __device__ __forceinline__ void multiply_slice(
     Cell<F>::get(b, slot, g + 8, e, k);
 #pragma unroll
     for (int part = 0; part < F::E / 8; part++) {
-        const uint4 v = there ? *(const uint4 *)(row + k + e + 8 * part) : make_uint4(0, 0, 0, 0);
+        const uint4 v = *(const uint4 *)(row + k + e + 8 * part);
         uint32_t p[4], q[4];
         F::pairs(a, part, p);
         F::pairs(b, part, q);
@@ -276,7 +318,7 @@ __device__ __forceinline__ void multiply_slice(
 /* A stage: elements from k on. A row's last slice may lack a partner. */
 template <class F>
 __device__ __forceinline__ void multiply(
-    const unsigned char *slot, const uint16_t *row, uint32_t k, uint32_t n, bool there, float acc[4])
+    const unsigned char *slot, const uint16_t *row, uint32_t k, uint32_t n, float acc[4])
 {
     constexpr uint32_t SLICE = 4 * F::E, ALL = Cell<F>::STEP / SLICE;
     const uint32_t n_slices = (min(Cell<F>::STEP, n - k) + SLICE - 1) / SLICE;
@@ -284,17 +326,17 @@ __device__ __forceinline__ void multiply(
     if (n_slices == ALL) { /* written out, so that all that is loaded can be on its way at once */
 #pragma unroll
         for (uint32_t slice = 0; slice < ALL; slice += 2) {
-            multiply_slice<F>(slot, row, k, slice, there, acc);
-            multiply_slice<F>(slot, row, k, slice + 1, there, odd);
+            multiply_slice<F>(slot, row, k, slice, acc);
+            multiply_slice<F>(slot, row, k, slice + 1, odd);
         }
     } else {
         uint32_t slice = 0;
         for (; slice + 1 < n_slices; slice += 2) {
-            multiply_slice<F>(slot, row, k, slice, there, acc);
-            multiply_slice<F>(slot, row, k, slice + 1, there, odd);
+            multiply_slice<F>(slot, row, k, slice, acc);
+            multiply_slice<F>(slot, row, k, slice + 1, odd);
         }
         if (slice < n_slices)
-            multiply_slice<F>(slot, row, k, slice, there, acc);
+            multiply_slice<F>(slot, row, k, slice, acc);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -316,26 +358,11 @@ __device__ __forceinline__ void finish_tiles(const struct skinny_job &j, uint32_
             a += from[s * n_rows * 16];
             b += from[s * n_rows * 16 + 8];
         }
-        const uint32_t tile = blockIdx.x + (first + local) * gridDim.x;
         uint32_t ra, rb;
-        tile_rows(j, tile, p, ra, rb);
+        tile_rows(j, blockIdx.x + (first + local) * gridDim.x, p, ra, rb);
         const bool is_first = first == 0 && i == threadIdx.x;
         end_pair(j, column, 0, ra, rb, a, b, is_first ? early : end_load(j, column, 0, ra, rb));
     }
-}
-
-/* What a thread's first pair of outputs will need: asked for at the start of the phase, when the memory is quiet.
- * Behind a ring of weights on their way it would take microseconds. */
-__device__ __forceinline__ struct end_in load_early(const struct skinny_job &j)
-{
-    const uint32_t each = j.n_rows * 8, local = threadIdx.x / each;
-    struct end_in in = {};
-    if (local < tiles_here(j)) {
-        uint32_t ra, rb;
-        tile_rows(j, blockIdx.x + local * gridDim.x, threadIdx.x % 8, ra, rb);
-        in = end_load(j, threadIdx.x % each / 8, 0, ra, rb);
-    }
-    return in;
 }
 
 /* done: stages of this block before this phase, and after it. */
@@ -346,12 +373,11 @@ __device__ void run_product(const struct phase &p, const uint16_t *room, float *
     const struct skinny_job &j = p.job;
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const uint32_t n_in = j.n_in, n_rows = j.n_rows, n_tiles = tiles_here(j);
-    const bool there = g < n_rows;
-    const uint16_t *row = room + (size_t)(there ? g : 0) * resident_width(n_in);
+    const uint16_t *row = room + (size_t)(g < n_rows ? g : 0) * resident_width(n_in); /* nobody reads other columns */
     Set::visit(p.format, [&](auto f) {
         using F = decltype(f);
         constexpr uint32_t STEP = Cell<F>::STEP;
-        const uint32_t n_stages = (n_in + STEP - 1) / STEP, at_once = max(1u, RESIDENT_SUMS / n_stages);
+        const uint32_t n_stages = (n_in + STEP - 1) / STEP, at_once = max(1u, RESIDENT_SUMS / (n_stages * n_rows));
         for (uint32_t first = 0; first < n_tiles; first += at_once) {
             const uint32_t tiles = min(at_once, n_tiles - first), n = tiles * n_stages;
             for (uint32_t i = (warp + Set::WARPS - done % Set::WARPS) % Set::WARPS; i < n; i += Set::WARPS) {
@@ -359,7 +385,7 @@ __device__ void run_product(const struct phase &p, const uint16_t *room, float *
                                k = i % n_stages * STEP; /* slot % WARPS: warp */
                 float acc[4] = {};
                 barrier_wait(&ring.full[slot], stage / ring.n & 1);
-                multiply<F>(ring.slots + (size_t)slot * ring.bytes, row, k, n_in, there, acc);
+                multiply<F>(ring.slots + (size_t)slot * ring.bytes, row, k, n_in, acc);
                 __syncwarp();
                 if (threadIdx.x % 32 == 0)
                     barrier_arrive(&ring.free[slot]);
@@ -385,44 +411,71 @@ __device__ void run_product(const struct phase &p, const uint16_t *room, float *
 /* ---- the kernel ----------------------------------------------------------------------------------------------------
  */
 
-/* All blocks have come here `round` times, and see what the others wrote before. */
-template <int WARPS> __device__ __forceinline__ void chip_barrier(uint32_t *counter, uint32_t round)
+/* A barrier over the chip in two halves: this block has come. */
+template <int WARPS> __device__ __forceinline__ void chip_tell(uint32_t *counter)
 {
     warps_meet<WARPS>();
+    if (threadIdx.x == 0)
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+/* All blocks have come `round` times, and this one sees what the others wrote before. */
+template <int WARPS> __device__ __forceinline__ void chip_wait(const uint32_t *counter, uint32_t round)
+{
     if (threadIdx.x == 0) {
         uint32_t seen;
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
         do
             asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
         while (seen < round * gridDim.x);
     }
+    __syncwarp();
     warps_meet<WARPS>();
 }
 
 template <class Set>
-__device__ void run_phases(
-    const struct resident_args &a, struct phase *described, const struct ring &ring, unsigned char *room, float *sums)
+__device__ void run_phases(const struct resident_args &a, struct phase *described, struct attend_first &first,
+    const struct ring &ring, unsigned char *room, float *sums)
 {
-    const uint32_t warp = threadIdx.x / 32;
+    constexpr int WARPS = Set::WARPS;
+    const bool describes =
+        threadIdx.x / 32 == WARPS - 1; /* brings the next phase's description, in place of the last */
     uint32_t done = 0;
-    struct attend_first first = {};
+    struct begun ahead;
     struct moving next;
     launch_wait();
+    if (threadIdx.x == 0 && a.first_attend < a.n) { /* seen by all when the first rows are there */
+        const struct phase &p = a.program[a.first_attend];
+        attend_first_load(p.attend, &first);
+    }
+    ahead.load(described[0]);
     for (uint32_t i = 0; i < a.n; i++) {
         const struct phase &p = described[i % 2];
-        if (warp == Set::WARPS - 1 && i + 1 < a.n)
+        if (describes && i + 1 < a.n)
             next.take(a.program + i + 1);
-        if (p.kind == PHASE_ATTEND)
-            resident_attend_phase<Set::WARPS>(p.attend, room, first);
-        else {
-            const struct end_in early = load_early(p.job);
-            load_rows<Set::WARPS>(p, (uint16_t *)room);
-            run_product<Set>(p, (const uint16_t *)room, sums, ring, done, early);
-        }
-        if (warp == Set::WARPS - 1 && i + 1 < a.n) /* in place of the phase before this one */
+        if (!p.is_end_steady)
+            ahead.load_end(p.job);
+        load_rows<WARPS>(p, ahead, (uint16_t *)room);
+        if (describes && i + 1 < a.n)
             next.put(described + (i + 1) % 2);
-        if (i + 1 < a.n)
-            chip_barrier<Set::WARPS>(a.barrier, i + 1);
+        run_product<Set>(p, (const uint16_t *)room, sums, ring, done, ahead.end);
+        if (i + 1 == a.n)
+            break;
+        chip_tell<WARPS>(a.barrier);
+        const struct phase &q = described[(i + 1) % 2];
+        if (q.kind == PHASE_ATTEND) {
+            const unsigned char *at = resident_attend_ahead<WARPS>(q.attend, first);
+            chip_wait<WARPS>(a.barrier, ++i);
+            if (describes && i + 1 < a.n)
+                next.take(a.program + i + 1);
+            resident_attend_phase<WARPS>(q.attend, room, first, at);
+            if (describes && i + 1 < a.n)
+                next.put(described + (i + 1) % 2);
+            if (i + 1 == a.n)
+                break;
+            chip_tell<WARPS>(a.barrier);
+        }
+        ahead.load(described[(i + 1) % 2]);
+        chip_wait<WARPS>(a.barrier, i + 1);
     }
     launch_next();
     if (threadIdx.x == 0 && atomicAdd(a.barrier, 1) == a.n * gridDim.x - 1)
@@ -434,10 +487,11 @@ __global__ void __launch_bounds__((Set::WARPS + 1) * 32, 1)
     resident_kernel(const __grid_constant__ struct resident_args a)
 {
 #if __CUDA_ARCH__ >= 900
-    extern __shared__ uint4 shared[];
+    SHARED_ROOM(shared);
     __shared__ __align__(16) unsigned char described[3 * sizeof(struct phase)]; /* this, next; the carrier's */
     __shared__ uint64_t barriers[2 * RESIDENT_SLOTS];
-    const struct ring ring = {(unsigned char *)shared, barriers, barriers + RESIDENT_SLOTS, a.n_slots, Set::SLOT};
+    __shared__ struct attend_first first;
+    const struct ring ring = {(unsigned char *)shared, barriers, barriers + RESIDENT_SLOTS, a.n_slots, a.slot_bytes};
     unsigned char *room = ring.slots + (size_t)ring.n * ring.bytes;
     const uint32_t warp = threadIdx.x / 32;
     if (threadIdx.x < 2 * RESIDENT_SLOTS) /* full: a lane of the carrier each; free: one word of the warp's */
@@ -452,7 +506,7 @@ __global__ void __launch_bounds__((Set::WARPS + 1) * 32, 1)
     if (warp == Set::WARPS)
         carry<Set>(a, ring, phases + 2);
     else
-        run_phases<Set>(a, phases, ring, room, (float *)(room + a.room_bytes));
+        run_phases<Set>(a, phases, first, ring, room, (float *)(room + a.room_bytes));
 #endif
 }
 

@@ -19,11 +19,10 @@
 
 #define RESIDENT_ROWS   2   /* rows of a step */
 #define RESIDENT_PHASES 896 /* of one step: five a layer of 128, with room for matrices that do not lie together */
-#define RESIDENT_PAD    256 /* activation rows end at a multiple of so many elements */
-#define RESIDENT_SUMS   128 /* stages of one row whose sums lie in shared memory */
+#define RESIDENT_PAD    256 /* activation rows end at a multiple of so many elements; no stage is shorter */
+#define RESIDENT_SUMS   256 /* stages of all rows whose sums lie in shared memory */
 #define RESIDENT_SLOTS  32  /* of the ring, at most */
 #define RESIDENT_HEADS  8   /* query heads of a kv head */
-#define RESIDENT_SPLIT  128 /* positions of a part, at least: a group of 16 for each of 8 warps */
 
 enum phase_kind { PHASE_PRODUCT, PHASE_ATTEND };
 
@@ -35,16 +34,21 @@ struct phase {
     const uint32_t *rows; /* which rows of x; NULL = all */
     float eps;
     uint32_t next_product; /* the next phase that is one */
+    bool is_end_steady;    /* a product: the phase before changes nothing that its end reads */
     union {
         struct skinny_job job;
         struct attend_job attend;
     };
 };
 
+/* Positions of a context that a block's warps take at once, a group of 16 each. */
+uint32_t resident_positions(const struct dev *d);
+
 struct resident_args {
     const struct phase *program;
-    uint32_t n, first_product;
+    uint32_t n, first_product, first_attend;
     uint32_t n_slots;    /* of the ring: a multiple of the warps, so that a slot is always one warp's */
+    uint32_t slot_bytes; /* of one: the largest stage of the formats that occur */
     uint32_t room_bytes; /* of the activations, or of what warps join in */
     uint32_t *barrier;   /* zero between kernels */
 };
@@ -55,10 +59,10 @@ __host__ __device__ inline uint32_t resident_width(uint32_t n)
     return (n + RESIDENT_PAD - 1) / RESIDENT_PAD * RESIDENT_PAD;
 }
 
-/* The kernels, one for each set of formats: how many warps multiply, and the bytes of a slot of the ring. */
+/* The kernels, one for each set of formats: how many warps multiply; and the bytes of a format's stage. */
 enum resident_set { RESIDENT_BF16, RESIDENT_F16, RESIDENT_F8, RESIDENT_QUANT, RESIDENT_SETS };
 uint32_t resident_warps(enum resident_set set);
-size_t resident_slot_bytes(enum resident_set set);
+uint32_t resident_slot_bytes(enum format format);
 void resident_run_plain(struct dev *d, enum resident_set set, size_t shared, const struct resident_args *a);
 void resident_run_bytes(struct dev *d, size_t shared, const struct resident_args *a);
 void resident_run_quant(struct dev *d, size_t shared, const struct resident_args *a);

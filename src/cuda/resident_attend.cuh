@@ -6,6 +6,9 @@
  * any other. Values are the tall operand of the second product, an element of the head a row: two positions' words give
  * a pair for two elements. The weights between turn by a transposition of registers.
  *
+ * What a block's first item needs of the cache comes into the second-level cache before the barrier that the phase
+ * waits for.
+ *
  * Parts of a sequence are joined by the block that finishes last, as in attend_decode.cu. */
 #ifndef CUDA_RESIDENT_ATTEND_CUH
 #define CUDA_RESIDENT_ATTEND_CUH
@@ -43,12 +46,12 @@ template <int D> struct Held {
 };
 
 template <typename T, int D> struct Small {
-    /* Keys and values of 16 positions from p; those that do not exist are the first of the group, and weigh nothing. */
-    static __device__ __forceinline__ void load(const struct attend_job &j, const uint32_t *table, uint32_t kv_head,
-        uint32_t p, uint32_t end, uint4 k[2][D / 32], uint4 v[4][D / 64])
+    /* Keys and values of the 16 positions at `at`, from p on; those that do not exist are the first of the group, and
+     * weigh nothing. */
+    static __device__ __forceinline__ void load(const struct attend_job &j, const unsigned char *at, uint32_t p,
+        uint32_t end, uint4 k[2][D / 32], uint4 v[4][D / 64])
     {
         const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-        const unsigned char *at = position_at(j, table, kv_head, p);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const uint32_t row = p + g + 8 * half < end ? g + 8 * half : 0;
@@ -185,25 +188,39 @@ __device__ void write_small(const struct attend_job &j, const struct plan_item &
     }
 }
 
+/* Positions of an item: what its sequence sees from `begin` on, what the item has of it, and the warp's first group. */
+struct reach {
+    uint32_t begin, lo, hi, p;
+    __device__ __forceinline__ reach(const struct attend_job &j, const struct plan_item &item, uint32_t split)
+    {
+        const uint32_t end = item.s.n_kv;
+        begin = j.window > 0 && end > j.window ? end - j.window : 0;
+        lo = max(item.part * split, begin / 16 * 16);
+        hi = min((item.part + 1) * split, end);
+        p = lo + threadIdx.x / 32 * 16;
+    }
+};
+
+/* known: where the warp's first group lies, or NULL. */
 template <int WARPS, typename T, int D>
 __device__ void attend_item(const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, uint32_t split,
-    float *room, float *stats)
+    const unsigned char *known, float *room, float *stats)
 {
     using S = Small<T, D>;
-    const uint32_t end = item.s.n_kv, begin = j.window > 0 && end > j.window ? end - j.window : 0;
-    const uint32_t first_part = begin / split;
+    const struct reach r(j, item, split);
+    const uint32_t first_part = r.begin / split;
     if (item.part < first_part)
         return;
     const uint32_t *table = j.table + item.s.table_at;
-    const uint32_t lo = max(item.part * split, begin / 16 * 16), hi = min((item.part + 1) * split, end);
     uint32_t q[D / 32][4];
     Held<D> h = {};
     h.top[0] = h.top[1] = -INFINITY;
     S::load_q(j, item.s.first_row, kv_head, q);
-    for (uint32_t p = lo + threadIdx.x / 32 * 16; p < hi; p += WARPS * 16) {
+    for (uint32_t p = r.p; p < r.hi; p += WARPS * 16) {
         uint4 k[2][D / 32], v[4][D / 64];
-        S::load(j, table, kv_head, p, hi, k, v);
-        S::fold(j, p, begin, hi, q, k, v, h);
+        S::load(j, known != NULL ? known : position_at(j, table, kv_head, p), p, r.hi, k, v);
+        known = NULL;
+        S::fold(j, p, r.begin, r.hi, q, k, v, h);
     }
     S::share(h, j.per_kv, room, stats);
     attend_meet<WARPS>();
@@ -214,35 +231,67 @@ __device__ void attend_item(const struct attend_job &j, const struct plan_item &
     attend_meet<WARPS>();
 }
 
-/* The block's first item, which is the same in every layer that has the same plan. */
+/* What is the same in every layer: the block's first item. In shared memory. */
 struct attend_first {
-    const struct plan *plan; /* NULL = not loaded */
     uint32_t n_items, split;
     struct plan_item item;
 };
 
+/* By one thread. */
+__device__ inline void attend_first_load(const struct attend_job &j, struct attend_first *first)
+{
+    first->n_items = j.plan->n_items;
+    first->split = j.plan->split;
+    first->item = j.items[min(blockIdx.x / j.n_kv_heads, PARTS_MAX - 1)];
+}
+
+__device__ __forceinline__ void prefetch_line(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+/* Ahead of the barrier: where the warp's first group of the cache lies; NULL where it has none. It is asked for, and so
+ * are those behind it. */
 template <int WARPS>
-__device__ void resident_attend_phase(const struct attend_job &j, unsigned char *room, struct attend_first &first)
+__device__ __forceinline__ const unsigned char *resident_attend_ahead(
+    const struct attend_job &j, const struct attend_first &first)
+{
+    if (blockIdx.x >= first.n_items * j.n_kv_heads)
+        return NULL;
+    const struct reach r(j, first.item, first.split);
+    if (r.p >= r.hi)
+        return NULL;
+    const uint32_t *table = j.table + first.item.s.table_at;
+    const unsigned char *mine = NULL;
+    for (uint32_t p = r.p; p < r.hi; p += WARPS * 16) {
+        const unsigned char *at = position_at(j, table, blockIdx.x % j.n_kv_heads, p);
+        mine = p == r.p ? at : mine;
+        for (uint32_t i = threadIdx.x % 32 * 128; i < 16 * j.row_bytes; i += 32 * 128) {
+            prefetch_line(at + j.k_at + i);
+            prefetch_line(at + j.v_at + i);
+        }
+    }
+    return mine;
+}
+
+template <int WARPS>
+__device__ void resident_attend_phase(
+    const struct attend_job &j, unsigned char *room, const struct attend_first &first, const unsigned char *at)
 {
     float *stats = (float *)room, *joined = stats + WARPS * RESIDENT_HEADS * 2;
-    if (first.plan != j.plan) {
-        first.plan = j.plan;
-        first.n_items = j.plan->n_items;
-        first.split = j.plan->split;
-        first.item = j.items[min(blockIdx.x / j.n_kv_heads, PARTS_MAX - 1)];
-    }
     const uint32_t n = first.n_items * j.n_kv_heads, split = first.split;
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         const struct plan_item item = i == blockIdx.x ? first.item : j.items[i / j.n_kv_heads];
+        const unsigned char *known = i == blockIdx.x ? at : NULL;
         const uint32_t kv_head = i % j.n_kv_heads;
         if (j.dtype == DTYPE_BF16 && j.head_dim == 128)
-            attend_item<WARPS, __nv_bfloat16, 128>(j, item, kv_head, split, joined, stats);
+            attend_item<WARPS, __nv_bfloat16, 128>(j, item, kv_head, split, known, joined, stats);
         else if (j.dtype == DTYPE_BF16)
-            attend_item<WARPS, __nv_bfloat16, 64>(j, item, kv_head, split, joined, stats);
+            attend_item<WARPS, __nv_bfloat16, 64>(j, item, kv_head, split, known, joined, stats);
         else if (j.head_dim == 128)
-            attend_item<WARPS, __half, 128>(j, item, kv_head, split, joined, stats);
+            attend_item<WARPS, __half, 128>(j, item, kv_head, split, known, joined, stats);
         else
-            attend_item<WARPS, __half, 64>(j, item, kv_head, split, joined, stats);
+            attend_item<WARPS, __half, 64>(j, item, kv_head, split, known, joined, stats);
     }
 }
 

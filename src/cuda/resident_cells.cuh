@@ -3,8 +3,9 @@
  * fours swapped, so that the eight lanes that read together meet in no bank. (Bulk copies, a row each, were tried: one
  * takes some 65 cycles whatever its size, so rows this short came at 80% of the memory's rate and less.)
  *
- * Cell<F>: STEP elements of a stage, SLOT bytes of it; fetch() asks for a stage from element k of rows of n, by one
- * warp; get() fills the format's registers with what lane t needs of one row, e elements into the stage. */
+ * Cell<F>: STEP elements of a stage, SLOT bytes of it, FLIGHT stages on their way; fetch() asks for a stage from
+ * element k of rows of n, by one warp; get() fills the format's registers with what lane t needs of one row, e elements
+ * into the stage. */
 #ifndef CUDA_RESIDENT_CELLS_CUH
 #define CUDA_RESIDENT_CELLS_CUH
 
@@ -12,6 +13,9 @@
 #include "cuda/tma.cuh"
 
 #define CELL_ROW 512 /* bytes of values of a row */
+
+/* Bytes of stages on their way: more would stand in line, and whatever else is read behind them. */
+#define CELL_AHEAD (56 << 10)
 
 /* The rows of a tile as a lane of the carrier asks for them: its unit of rows lane/8 + 4i, and row lane%16. */
 struct cell_rows {
@@ -57,7 +61,7 @@ __device__ __forceinline__ void fetch_rest(unsigned char *slot, const unsigned c
 template <class F> struct Cell;
 
 template <typename T> struct Cell<FormatPlain<T>> {
-    static constexpr uint32_t STEP = 256, SLOT = 16 * CELL_ROW;
+    static constexpr uint32_t STEP = 256, SLOT = 16 * CELL_ROW, FLIGHT = CELL_AHEAD / SLOT;
     static __device__ __forceinline__ void fetch(unsigned char *slot, const struct cell_rows &w, uint32_t k, uint32_t n)
     {
         fetch_units<CELL_ROW>(slot, w, k * 2, n * 2);
@@ -70,7 +74,7 @@ template <typename T> struct Cell<FormatPlain<T>> {
 };
 
 template <> struct Cell<FormatF8> {
-    static constexpr uint32_t STEP = 512, SLOT = 16 * CELL_ROW;
+    static constexpr uint32_t STEP = 512, SLOT = 16 * CELL_ROW, FLIGHT = CELL_AHEAD / SLOT;
     static __device__ __forceinline__ void fetch(unsigned char *slot, const struct cell_rows &w, uint32_t k, uint32_t n)
     {
         fetch_units<CELL_ROW>(slot, w, k, n);
@@ -84,7 +88,8 @@ template <> struct Cell<FormatF8> {
 
 /* Behind the values of all rows: scales, 16 bytes further apart than they are long. */
 template <> struct Cell<FormatQ8> {
-    static constexpr uint32_t STEP = 512, SCALES = 16 * CELL_ROW, ROW = 48, SLOT = SCALES + 16 * ROW;
+    static constexpr uint32_t STEP = 512, SCALES = 16 * CELL_ROW, ROW = 48, SLOT = SCALES + 16 * ROW,
+                              FLIGHT = CELL_AHEAD / SLOT;
     static __device__ __forceinline__ void fetch(unsigned char *slot, const struct cell_rows &w, uint32_t k, uint32_t n)
     {
         const uint32_t width = format_width(n);
@@ -100,7 +105,8 @@ template <> struct Cell<FormatQ8> {
 };
 
 template <> struct Cell<FormatQ4> {
-    static constexpr uint32_t STEP = 1024, SCALES = 16 * CELL_ROW, ROW = 80, SLOT = SCALES + 16 * ROW;
+    static constexpr uint32_t STEP = 1024, SCALES = 16 * CELL_ROW, ROW = 80, SLOT = SCALES + 16 * ROW,
+                              FLIGHT = CELL_AHEAD / SLOT;
     static __device__ __forceinline__ void fetch(unsigned char *slot, const struct cell_rows &w, uint32_t k, uint32_t n)
     {
         const uint32_t width = format_width(n);
@@ -117,7 +123,7 @@ template <> struct Cell<FormatQ4> {
 
 template <> struct Cell<FormatQ4K> {
     static constexpr uint32_t STEP = 1024, SCALES = 16 * CELL_ROW, ROW = 80, D = SCALES + 16 * ROW, D_ROW = 16,
-                              SLOT = D + 16 * D_ROW;
+                              SLOT = D + 16 * D_ROW, FLIGHT = CELL_AHEAD / SLOT;
     static __device__ __forceinline__ void fetch(unsigned char *slot, const struct cell_rows &w, uint32_t k, uint32_t n)
     {
         const uint32_t width = format_width(n);
@@ -137,7 +143,7 @@ template <> struct Cell<FormatQ4K> {
 template <> struct Cell<FormatQ6K> {
     static constexpr uint32_t STEP = 512, HALF = CELL_ROW / 2, HIGH = 16 * HALF, HIGH_ROW = 144,
                               SCALES = HIGH + 16 * HIGH_ROW, ROW = 48, D = SCALES + 16 * ROW, D_ROW = 16,
-                              SLOT = D + 16 * D_ROW;
+                              SLOT = D + 16 * D_ROW, FLIGHT = CELL_AHEAD / SLOT;
     static __device__ __forceinline__ void fetch(unsigned char *slot, const struct cell_rows &w, uint32_t k, uint32_t n)
     {
         const uint32_t width = format_width(n);

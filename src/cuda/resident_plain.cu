@@ -22,11 +22,14 @@ uint32_t resident_warps(enum resident_set set)
     }
 }
 
-size_t resident_slot_bytes(enum resident_set set)
+uint32_t resident_slot_bytes(enum format format)
 {
-    switch (set) {
-    case RESIDENT_F8: return SetF8::SLOT;
-    case RESIDENT_QUANT: return SetQuant::SLOT;
-    default: return SetBf16::SLOT;
+    switch (format) {
+    case FORMAT_F8: return Cell<FormatF8>::SLOT;
+    case FORMAT_Q8: return Cell<FormatQ8>::SLOT;
+    case FORMAT_Q4: return Cell<FormatQ4>::SLOT;
+    case FORMAT_Q4K: return Cell<FormatQ4K>::SLOT;
+    case FORMAT_Q6K: return Cell<FormatQ6K>::SLOT;
+    default: return Cell<FormatPlain<__half>>::SLOT;
     }
 }

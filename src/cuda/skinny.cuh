@@ -90,8 +90,8 @@ __device__ __forceinline__ struct end_in end_load(
     const size_t at = (size_t)expert * j.n_out;
     const bool is_glu = j.end == SKINNY_GLU, has_a = ra < j.n_out, has_b = rb < j.n_out;
     if (j.scale0 != NULL) {
-        in.scale_a = has_a ? F8_FACTOR * j.scale0[at + ra] : 0.0f;
-        in.scale_b = has_b ? F8_FACTOR * (is_glu ? j.scale1 : j.scale0)[at + rb] : 0.0f;
+        in.scale_a = has_a ? j.scale0[at + ra] : 0.0f;
+        in.scale_b = has_b ? (is_glu ? j.scale1 : j.scale0)[at + rb] : 0.0f;
     }
     if (j.end == SKINNY_QKV) {
         const struct skinny_heads &h = j.heads;

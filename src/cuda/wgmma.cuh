@@ -85,7 +85,7 @@ template <int N> __device__ __forceinline__ void warpgroup_registers_up()
 #endif
 
 /* keys: c (64 x 128) = or += a x b^T, 16 elements of each: rows of both are k.
- * values: c (64 x 64, or 128) += a x b: 16 rows of b are k, its columns lie behind each other. */
+ * values: c (64 x 64, or 128) = or += a x b: 16 rows of b are k, its columns lie behind each other. */
 #define WGMMA_OF(T, type)                                                                                              \
     __device__ __forceinline__ void wgmma_keys(T, float(&c)[16][4], uint64_t a, uint64_t b, bool adds)                 \
     {                                                                                                                  \
@@ -94,19 +94,19 @@ template <int N> __device__ __forceinline__ void warpgroup_registers_up()
               : SUMS(c, 0), SUMS(c, 8)                                                                                 \
               : "l"(a), "l"(b), "r"((uint32_t)adds));                                                                  \
     }                                                                                                                  \
-    __device__ __forceinline__ void wgmma_values(T, float(&c)[8][4], const uint32_t(&a)[4], uint64_t b)                \
+    __device__ __forceinline__ void wgmma_values(T, float(&c)[8][4], const uint32_t(&a)[4], uint64_t b, bool adds)     \
     {                                                                                                                  \
-        WGMMA("wgmma.mma_async.sync.aligned.m64n64k16.f32." type " {" NAMES_32                                         \
-              "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                                              \
+        WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\twgmma.mma_async.sync.aligned.m64n64k16.f32." type       \
+              " {" NAMES_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n\t}"                                           \
               : SUMS(c, 0)                                                                                             \
-              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                   \
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((uint32_t)adds));                              \
     }                                                                                                                  \
-    __device__ __forceinline__ void wgmma_values(T, float(&c)[16][4], const uint32_t(&a)[4], uint64_t b)               \
+    __device__ __forceinline__ void wgmma_values(T, float(&c)[16][4], const uint32_t(&a)[4], uint64_t b, bool adds)    \
     {                                                                                                                  \
-        WGMMA("wgmma.mma_async.sync.aligned.m64n128k16.f32." type " {" NAMES_64                                        \
-              "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"                                                              \
+        WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %69, 0;\n\twgmma.mma_async.sync.aligned.m64n128k16.f32." type      \
+              " {" NAMES_64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n\t}"                                           \
               : SUMS(c, 0), SUMS(c, 8)                                                                                 \
-              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                   \
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((uint32_t)adds));                              \
     }
 
 WGMMA_OF(__half, "f16.f16")

@@ -11,6 +11,7 @@
 #define SCALE 0.1f
 
 static struct dev device;
+static uint32_t multiprocessors = 4;
 
 struct shape {
     uint32_t n_heads, n_kv_heads, head_dim, window, block_tokens;
@@ -169,7 +170,7 @@ static std::vector<float> attend(const shape &c, const std::vector<part> &parts,
     aligned<unsigned char> plan(plan_bytes(rows_max));
     aligned<float> room((size_t)PARTS_MAX * c.n_heads * (c.head_dim + 2)), out(m.n_rows * c.n_heads * c.head_dim);
     aligned<uint32_t> arrived((size_t)rows_max * c.n_kv_heads, 0);
-    device.n_sms = 4;
+    device.n_sms = multiprocessors;
     device.rows_max = rows_max;
     device.deterministic = fixed;
     device.batch_version++;
@@ -203,13 +204,19 @@ static std::vector<float> attend(const shape &c, const std::vector<part> &parts,
     j.part_sums = room.p + (size_t)PARTS_MAX * c.n_heads * c.head_dim;
     j.arrived = arrived.p;
     j.out.f32 = out.p;
-    const uint32_t tile_rows = fixed  ? PACK / per_kv
-                               : wide ? attend_wide_rows(&device, &j)
-                                      : attend_tile_rows(c.head_dim, per_kv);
+    const bool chunks = attend_has_chunks(&device, &j);
+    const uint32_t tile_rows = chunks || wide ? attend_wide_rows(&device, &j)
+                               : fixed        ? PACK / per_kv
+                                              : attend_tile_rows(c.head_dim, per_kv);
     const struct cut cut = attend_cut(&device, &j);
     attend_plan(&device, &b, per_kv, tile_rows, &cut);
-    attend_decode(&device, &b, &j);
-    if (fixed)
+    if (chunks)
+        attend_chunks(&device, &j);
+    else
+        attend_decode(&device, &b, &j);
+    if (chunks)
+        attend_wide(&device, &b, &j);
+    else if (fixed)
         attend_whole(&device, &b, &j);
     else if (m.seq_rows * per_kv > DECODE_PAIRS)
         wide ? attend_wide(&device, &b, &j) : attend_prefill(&device, &b, &j);
@@ -279,8 +286,45 @@ static void check_bits(const shape &c)
             "guesses give the prompt's bits");
         expect(!same(attend(c, {{8, pos, 1}}, true), 0, pos, 1), "the twin is seen");
     }
+    expect(same(attend(c, {{8, 0, 200}, {9, 0, n}, {7, 131, 65}, {9, n - 2, 2}}, true), 200, 0, n),
+        "in company a prompt gives its bits");
     const std::vector<float> many = attend(c, std::vector<part>(20, {9, n - 1, 1}), true);
     expect(same(many, 0, n - 1, 1) && same(many, 19, n - 1, 1), "twenty streams give the prompt's bits");
+    for (const uint32_t n_sms : {1u, 2u, 7u, 40u}) { /* whatever is dealt out to a block */
+        multiprocessors = n_sms;
+        const std::vector<float> got =
+            attend(c, {{8, 700, 1}, {9, 255, 2}, {7, 3, 1}, {9, 131, 4}, {9, n - 1, 1}}, true);
+        expect(same(got, 1, 255, 2) && same(got, 4, 131, 4) && same(got, 8, n - 1, 1),
+            "streams of all lengths give the prompt's bits");
+    }
+    multiprocessors = 4;
+}
+
+/* So many parts that sequences of few rows are tiles, one behind the other in a block. */
+static void check_many_parts(enum dtype kv)
+{
+    const shape c = {1, 1, 64, 0, 16, 0.0f, kv};
+    const uint32_t n = 300, rows = DECODE_PAIRS;
+    const std::vector<float> prompt = attend(c, {{9, 0, n}}, true);
+    const uint32_t n_seqs = PARTS_MAX / (rows * (n / CHUNK + 1)) + 2;
+    std::vector<part> parts(n_seqs, {8, 3, rows});
+    parts[0] = parts[n_seqs - 1] = {9, n - rows, rows};
+    parts[1] = {9, 130, 1};
+    const std::vector<float> got = attend(c, parts, true);
+    const auto same = [&](uint32_t row, uint32_t pos, uint32_t n_rows) {
+        return std::memcmp(&got[row * c.head_dim], &prompt[pos * c.head_dim], n_rows * c.head_dim * sizeof(float)) == 0;
+    };
+    for (part &p : parts)
+        p.before = n - rows; /* now there are too many; */
+    parts[1] = {9, 130, 1};
+    expect(same(0, n - rows, rows) && same(rows, 130, 1), "parts give the prompt's bits");
+    const std::vector<float> tiles = attend(c, parts, true);
+    expect(std::memcmp(tiles.data(), got.data(), (rows + 1) * c.head_dim * sizeof(float)) == 0,
+        "tiles one behind the other give the parts' bits");
+    const size_t last = (tiles.size() - rows * c.head_dim) * sizeof(float);
+    expect(std::memcmp((const char *)tiles.data() + last, &prompt[(n - rows) * c.head_dim],
+               rows * c.head_dim * sizeof(float)) == 0,
+        "and so does the last of them");
 }
 
 int main()
@@ -298,11 +342,17 @@ int main()
         const std::vector<part> parts = {
             {1, 0, 1}, {2, 700, 6}, {3, 33, std::min(8u, few)}, {4, 255, 1}, {5, 0, std::min(9u, few)}, {6, 300, 2}};
         check_near(c, parts, false);
-        check_near(c, parts, true);
-        check_near(c, {{1, 0, 70}, {2, 290, 1}}, true);
+        const bool by_groups = c.kv != DTYPE_Q8_0 && (c.head_dim == 64 || c.head_dim == 128);
+        for (const bool chained : {false, true}) {
+            device.chained = chained;
+            if (chained && !by_groups)
+                continue;
+            check_near(c, parts, true);
+            check_near(c, {{1, 0, 70}, {2, 290, 1}}, true);
+        }
         const std::vector<part> prompts = {{1, 0, 70}, {2, 290, 1}, {3, 150, 67}};
         check_near(c, prompts, false);
-        if (c.kv != DTYPE_Q8_0 && (c.head_dim == 64 || c.head_dim == 128))
+        if (by_groups)
             check_near(c, prompts, false, true);
     }
     const shape small = {1, 1, 64, 0, 16, 0.0f, DTYPE_F16}; /* more sequences than there is room for parts of */
@@ -310,9 +360,17 @@ int main()
     for (uint32_t i = 0; i < PARTS_MAX + 60; i++)
         many.push_back({1 + i % 50, i % 20, 1});
     check_near(small, many, false);
+    for (const bool chained : {false, true}) { /* the two pairs of kernels; few shapes have both */
+        device.chained = chained;
+        check_bits(shapes[3]);
+        check_bits(shapes[5]);
+    }
     check_bits(shapes[0]);
+    check_bits(shapes[4]);
     check_bits(shapes[2]);
     check_bits(shapes[6]);
     check_bits(shapes[11]);
+    check_many_parts(DTYPE_F16);
+    check_many_parts(DTYPE_F8_E4M3);
     return verdict("attend");
 }

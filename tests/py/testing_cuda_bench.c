@@ -139,6 +139,8 @@ static enum err step_of(
     const uint32_t each = b->o.n_blocks / n_seqs;
     for (uint32_t s = 0; s < n_seqs; s++) {
         const uint32_t last = at + (stagger > 0 ? s * 37 % stagger : 0) - stagger / 2;
+        if (row + n > b->o.rows_max || s == b->o.seqs_max || s * each + last / BLOCK_TOKENS >= b->o.n_blocks)
+            return FAIL(&b->e, ERR_LIMIT, "%u sequences of %u rows at %u are over the bench's size", n_seqs, n, last);
         b->seqs[s] = (struct batch_seq){.first_row = row, .n_rows = n, .n_kv = last + 1, .table_at = s * each};
         for (uint32_t i = 0; i < n; i++, row++) {
             pos[row] = last + 1 - n + i;
@@ -253,6 +255,12 @@ EXPORT void quern_bench_resident(int on)
     cuda_allow_resident(on != 0);
 #endif
     (void)on;
+}
+
+/* Why a step failed. */
+EXPORT const char *quern_bench_why(const struct cuda_bench *b)
+{
+    return b->e.text;
 }
 
 /* The logits of one decode step of n_seqs rows at position `at`, [n_seqs][vocab]; resident 0: an op a kernel. */

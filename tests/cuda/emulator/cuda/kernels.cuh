@@ -262,6 +262,11 @@ template <class T, class U> T atomicAdd(T *p, U x)
     *p += x;
     return before;
 }
+
+inline uint32_t add_ordered(uint32_t *p, uint32_t x)
+{
+    return atomicAdd(p, x);
+}
 template <class T> T atomicMax(T *p, T x)
 {
     const T before = *p;
@@ -438,11 +443,11 @@ void mma(T type, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
     emulated_meet_warp();
     for (int e = 0; e < 4; e++) {
         const uint32_t low_row = e / 2, column = 2 * t + e % 2;
-        float sum = 0.0f;
+        double sum = 0.0; /* as good as exact, so that the order within 16 does not matter, as on the card */
         for (uint32_t k = 0; k < 16; k++)
-            sum += emulated_half(type, w.a[side][4 * g + k % 8 / 2][low_row + k / 8 * 2], k % 2) *
+            sum += (double)emulated_half(type, w.a[side][4 * g + k % 8 / 2][low_row + k / 8 * 2], k % 2) *
                    emulated_half(type, w.b[side][4 * column + k % 8 / 2][k / 8], k % 2);
-        c[e] += sum;
+        c[e] += (float)sum;
     }
 }
 

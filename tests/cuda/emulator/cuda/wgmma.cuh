@@ -46,33 +46,50 @@ inline uint32_t emulated_columns(uint64_t description)
     return (uint32_t)(description >> 16 & 0x3fff) << 4;
 }
 
-template <class T> void wgmma_keys(T type, float (&c)[16][4], uint64_t a, uint64_t b, bool adds)
+/* Sums of rows x and of a column, as good as exact: c[0] of the first row, c[2] of the second. */
+inline void emulated_add(float *c, const double (&x)[2][16], const double (&y)[16], bool adds)
 {
-    const uint32_t lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
-    for (uint32_t e = 0; e < 64; e++) {
-        const uint32_t row = first + e % 4 / 2 * 8, column = e / 4 * 8 + lane % 4 * 2 + e % 2;
-        float sum = 0.0f;
-        for (uint32_t k = 0; k < 16; k++)
-            sum += emulated_element(type, a, row / 8 * emulated_rows(a) + row % 8 * 128 + 2 * k) *
-                   emulated_element(type, b, column / 8 * emulated_rows(b) + column % 8 * 128 + 2 * k);
-        c[e / 4][e % 4] = (adds ? c[e / 4][e % 4] : 0.0f) + sum;
+    for (int row = 0; row < 2; row++) {
+        double sum = 0.0;
+        for (int k = 0; k < 16; k++)
+            sum += x[row][k] * y[k];
+        c[2 * row] = (adds ? c[2 * row] : 0.0f) + (float)sum;
     }
 }
 
-template <class T, int N> void wgmma_values(T type, float (&c)[N][4], const uint32_t (&a)[4], uint64_t b)
+template <class T> void wgmma_keys(T type, float (&c)[16][4], uint64_t a, uint64_t b, bool adds)
+{
+    const uint32_t lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
+    double x[2][16];
+    for (uint32_t k = 0; k < 32; k++) {
+        const uint32_t row = first + k / 16 * 8;
+        x[k / 16][k % 16] = emulated_element(type, a, row / 8 * emulated_rows(a) + row % 8 * 128 + k % 16 * 2);
+    }
+    for (uint32_t e = 0; e < 32; e++) {
+        const uint32_t column = e / 2 * 8 + lane % 4 * 2 + e % 2;
+        double y[16];
+        for (uint32_t k = 0; k < 16; k++)
+            y[k] = emulated_element(type, b, column / 8 * emulated_rows(b) + column % 8 * 128 + 2 * k);
+        emulated_add(&c[e / 2][e % 2], x, y, adds);
+    }
+}
+
+template <class T, int N> void wgmma_values(T type, float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, bool adds)
 {
     emulated_warp &w = emulated_lanes();
     const uint32_t lane = threadIdx.x % 32, side = emulated_side(), g = lane / 4;
     std::memcpy(w.a[side][lane], a, sizeof a);
     emulated_meet_warp();
-    for (uint32_t e = 0; e < 4 * N; e++) {
-        const uint32_t low_row = e % 4 / 2, column = e / 4 * 8 + lane % 4 * 2 + e % 2;
-        float sum = 0.0f;
+    double x[2][16];
+    for (uint32_t k = 0; k < 32; k++)
+        x[k / 16][k % 16] = emulated_half(type, w.a[side][4 * g + k % 8 / 2][k / 16 + k % 16 / 8 * 2], k % 2);
+    for (uint32_t e = 0; e < 2 * N; e++) {
+        const uint32_t column = e / 2 * 8 + lane % 4 * 2 + e % 2;
+        double y[16];
         for (uint32_t k = 0; k < 16; k++)
-            sum += emulated_half(type, w.a[side][4 * g + k % 8 / 2][low_row + k / 8 * 2], k % 2) *
-                   emulated_element(type, b,
-                       column / 64 * emulated_columns(b) + k / 8 * emulated_rows(b) + k % 8 * 128 + column % 64 * 2);
-        c[e / 4][e % 4] += sum;
+            y[k] = emulated_element(
+                type, b, column / 64 * emulated_columns(b) + k / 8 * emulated_rows(b) + k % 8 * 128 + column % 64 * 2);
+        emulated_add(&c[e / 2][e % 2], x, y, adds);
     }
 }
 
