@@ -243,6 +243,11 @@ void acts_poison(struct acts *a, int byte)
         memset(g->scale, byte, n * sizeof *g->scale);
         memset(g->sum, byte ^ 0x66, n * sizeof *g->sum);
         memset(g->sum16, byte ^ 0x66, n * 2 * sizeof *g->sum16);
+        if (a->few > 0) {
+            const size_t n_few = n / a->rows * a->few;
+            memset(a->bytes, byte ^ 0x66, n_few * ACT_BYTES);
+            memset(a->starts, byte ^ 0x66, n_few * ACT_STARTS * sizeof *a->starts);
+        }
     }
 }
 
