@@ -117,8 +117,8 @@ static const struct option_row rows[] = {
         .group = GROUP_MACHINE,
         .field = FIELD(deterministic),
         .verbs = "bench run score serve",
-        .help = "On a GPU too: the same request gives the same bytes, whatever else is computed with it. Costs speed, "
-                "most of all for prompts. On the CPU that is always so."},
+        .help = "On a GPU too, as on the CPU always: the same request gives the same bytes, whatever else is computed "
+                "with it. Costs speed."},
     {.name = "threads",
         .letter = 't',
         .type = OPTION_U64,

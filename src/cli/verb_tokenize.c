@@ -184,7 +184,7 @@ static enum err open_model(struct tokenize *x, struct error *e)
     ho.cache_dir = x->o->cache_dir;
     ho.offline = true; /* tokenising never fetches */
     TRY(hub_open(&hub, &ho, e));
-    enum err err = path_join(copies, hub_cache_dir(hub), "vocabularies", e);
+    enum err err = path_join(copies, hub_cache_dir(hub), "vocab", e);
     if (err == OK && model != NULL && model_tokenizer_is_file(model)) {
         err = model_tokenizer_open_file(model, copies, &x->tok, e);
     } else if (err == OK) {

@@ -68,12 +68,6 @@ __device__ __forceinline__ void chunk_shares(float &most, float comes, float &ol
     most = top;
 }
 
-/* Nothing and y: what joined_add makes of the first, which knows no negative zero. */
-__device__ __forceinline__ float chunk_only(float y)
-{
-    return __fadd_rn(y, 0.0f);
-}
-
 __device__ __forceinline__ float chunk_add(float x, float old, float y, float fresh)
 {
     return __fmaf_rn(x, old, __fmul_rn(y, fresh));

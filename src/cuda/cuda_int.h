@@ -18,7 +18,7 @@
 #define FETCH_EACH  256               /* bytes for each output row that are read later */
 #define UNPACK_ROWS 4096              /* rows of a quantised matrix that are made f16 at a time for a large product */
 #define PARTS_MAX   4096              /* (row, part of the context) pairs of one step; more make the parts longer */
-#define SPLIT       256               /* positions of a part when the cuts of a context may not depend on the batch */
+#define SPLIT       256               /* positions of a part of attend_whole, whose cuts may not depend on the batch */
 
 /* A form of this room alone: e4m3 with a scale per row, where products with F8 matrices of that many rows read that
  * (cuda_f8_rows) and whoever makes the row sees all of it; otherwise f16. */

@@ -57,7 +57,7 @@ void kv_free(struct kv *kv); /* NULL is fine */
 
 /* What a chain of hashes starts from. Equal prompts under different keys never share a block. */
 struct kv_key {
-    uint64_t numerics; /* weights, kernel rows, KV dtype */
+    uint64_t numerics; /* weights, kernel rows and what they chose, KV dtype */
     uint64_t adapter;  /* 0 = none */
     uint64_t salt;     /* tenant or cache_salt; 0 = none */
 };
