@@ -258,7 +258,7 @@ static void random_bytes_are_refused(void **state)
     drop_file(&p);
 }
 
-/* Whole and with its hash, but of places that the table does not have, or that come twice. */
+/* Whole and with its hash, but of places that the table does not have, or under another key. */
 static void a_file_of_another_table_is_refused(void **state)
 {
     (void)state;
