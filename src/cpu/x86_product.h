@@ -675,9 +675,9 @@ static void int_piece(struct product_room *room, const struct product *p, const 
 #else /* AVX2 adds products of bytes with 16 bits only */
 #define few_piece int_piece
 #define FEW_SIDES SIDE_MAX
-static bool is_few(const struct product *p, uint32_t n_rows)
+static bool is_few(const struct product *p, uint32_t row0, uint32_t n_rows)
 {
-    (void)p, (void)n_rows;
+    (void)p, (void)row0, (void)n_rows;
     return false;
 }
 #endif
@@ -686,7 +686,7 @@ static void int_panels(struct product_room *room, const struct product *p, uint3
     uint32_t panel0, uint32_t n_panels)
 {
     const struct packed *w = p->w->packed;
-    const bool few = is_few(p, n_rows);
+    const bool few = is_few(p, row0, n_rows);
     const struct walk walk = {.n_panels = n_panels,
         .side = few ? FEW_SIDES : MIN(n_rows, SIDE_MAX),
         .n_groups = p->w->n_in / ACT_GROUP,

@@ -26,10 +26,10 @@
 #define ROW_STARTS (ACT_BLOCK * ACT_STARTS)
 
 /* Whether all rows have their bytes and the weights are below 64. */
-static bool is_few(const struct product *p, uint32_t n_rows)
+static bool is_few(const struct product *p, uint32_t row0, uint32_t n_rows)
 {
     const struct packed *w = p->w->packed;
-    return n_rows > 1 && p->in_rows == NULL && p->first_row + n_rows <= p->in->few && w->form <= PACK_6;
+    return n_rows > 1 && p->in_rows == NULL && p->first_row + row0 + n_rows <= p->in->few && w->form <= PACK_6;
 }
 
 /* Step s of a group, without a sign. */

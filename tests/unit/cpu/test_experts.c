@@ -277,6 +277,59 @@ static void a_single_expert_is_a_mixture_too(void **state)
     }
 }
 
+/* More rows of one expert than a kernel takes at a time: those behind are its rows as well. */
+#define CROWD 140
+
+static void a_crowd_at_one_expert_has_the_bits_of_each_alone(void **state)
+{
+    (void)state;
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_Q4_K, DTYPE_Q6_K};
+    struct rig rig;
+    for (uint32_t at = 0; rig_next(&rig, &at);)
+        for (uint32_t t = 0; t < COUNT_OF(dtypes); t++) {
+            const uint32_t n = 256, expert[CROWD] = {0};
+            struct dev *d = rig_open(&rig, 2, CROWD);
+            struct matrix m;
+            matrix_make(&m, &rig, d, dtypes[t], 1, n, n, 70 + t, false);
+            struct acts *in = acts_make(&rig, d, CROWD, n, m.w.wants);
+            struct acts *hidden = acts_make(&rig, d, CROWD, n, m.w.wants);
+            float *scratch = room(sizeof(float) * CROWD * 2 * n), *out = room(sizeof(float) * CROWD * n);
+            float weight[CROWD], x[256], alone[256];
+            struct experts_args args = {.in = in,
+                .gate = &m.w,
+                .up = &m.w,
+                .down = &m.w,
+                .glu = GLU_SILU,
+                .top_k = 1,
+                .expert = expert,
+                .weight = weight,
+                .hidden = hidden,
+                .scratch = scratch,
+                .x = out};
+            for (uint32_t i = 0; i < CROWD; i++) {
+                fill_noise(x, n, 90 + i, 1.0f);
+                acts_put(d, in, i, x);
+                weight[i] = 1.0f;
+            }
+            memset(out, 0, sizeof(float) * CROWD * n);
+            rig.ops->experts(d, &(struct batch){.n_rows = CROWD}, &args);
+            args.x = alone;
+            for (uint32_t i = 0; i < CROWD; i += 27) { /* the last ones are behind the first 132 */
+                fill_noise(x, n, 90 + i, 1.0f);
+                acts_put(d, in, 0, x);
+                memset(alone, 0, sizeof alone);
+                rig.ops->experts(d, &(struct batch){.n_rows = 1}, &args);
+                assert_memory_equal(alone, out + (size_t)i * n, sizeof alone);
+            }
+            mem_free(scratch);
+            mem_free(out);
+            rig.ops->acts_free(d, in);
+            rig.ops->acts_free(d, hidden);
+            matrix_drop(&m, &rig, d);
+            rig.ops->dev_close(d);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -285,6 +338,7 @@ int main(void)
         cmocka_unit_test(rows_of_nan_choose_valid_experts_and_stay_nan),
         cmocka_unit_test(experts_are_summed_with_their_weights),
         cmocka_unit_test(a_single_expert_is_a_mixture_too),
+        cmocka_unit_test(a_crowd_at_one_expert_has_the_bits_of_each_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
