@@ -14,9 +14,11 @@
  * job: 4.3 us with both cores; 7.9 us pinned to one core with the yield, up to 30 us without.
  *
  * A worker whose core another process wants is stopped in the middle of a tile, for as long as that process's turn
- * takes (milliseconds), and everybody waits for the tile. So a worker that the kernel kept waiting lies down for a
- * while: the caller then has a core to itself, which is worth more than half of two that stop again and again. It tries
- * again, more and more rarely while that goes on. Time spent waiting for a core is the kernel's own figure (schedstat).
+ * takes (milliseconds), and everybody waits for the tile. So a worker that the kernel kept waiting twice within a short
+ * time lies down for a while: the caller then has a core to itself, which is worth more than half of two that stop
+ * again and again. It tries again, more and more rarely while that goes on. Once is not enough: a turn that somebody
+ * took and will not take again cost less than a nap. Time spent waiting for a core is the kernel's own figure
+ * (schedstat).
  *
  * `epoch` counts jobs; it only says "look at the ticket". Sleeping follows the ring's rule: one side stores then looks
  * whether anybody sleeps, the other announces its sleep then looks again; the futex compares the value once more. */
@@ -59,6 +61,7 @@ struct team_worker {
     /* Its own business: */
     int delays;                   /* schedstat of this thread; -1: not there */
     uint64_t delay_ns, looked_ns; /* its figure, and when it was read */
+    uint64_t stopped_ns;          /* when it was last found to have been stopped */
     uint64_t nap_ns, nap_end_ns;  /* the last nap */
 };
 
@@ -201,11 +204,15 @@ static uint64_t read_delay(const struct team_worker *w)
     return second != NULL ? strtoull(second, NULL, 10) : 0;
 }
 
+/* Another process had our core: a nap when it did so a short time ago, or when we have just got up. */
 static void lie_down(struct team_worker *w)
 {
     struct team *t = w->team;
-    const uint64_t now = clock_now(&t->clock);
+    const uint64_t now = clock_now(&t->clock), last = w->stopped_ns;
     const bool again = w->nap_ns > 0 && now - w->nap_end_ns < TEAM_NAP_NS_MIN;
+    w->stopped_ns = now;
+    if (!again && (last == 0 || now - last > TEAM_NAP_NS_MIN))
+        return;
     w->nap_ns = again ? MIN(2 * w->nap_ns, (uint64_t)TEAM_NAP_NS_MAX) : TEAM_NAP_NS_MIN;
     const struct timespec nap = {0, (long)w->nap_ns};
     atomic_store_explicit(&w->cpu, CPU_NONE, memory_order_relaxed);
