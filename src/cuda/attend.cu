@@ -77,7 +77,9 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
         attend_chunks(d, &j);
     else
         attend_decode(d, b, &j);
-    if (fixed && b->n_rows > 1) { /* one row is decoded for certain */
+    const bool may_be_tiles =
+        b->n_rows > 1 || (uint64_t)kv->n_blocks * kv->block_tokens > (uint64_t)PARTS_MAX * cut.unit;
+    if (fixed && may_be_tiles) {
         if (chunks)
             attend_wide(d, b, &j);
         else

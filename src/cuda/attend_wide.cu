@@ -280,11 +280,13 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
     {
         for (uint32_t i = done; i < done + rounds; i++) {
             await_turn(r, i);
+            __syncwarp(); /* nobody is still looking at what moves on now */
             if (threadIdx.x % 32 == 0) {
                 barrier_arrive(&r.turn[0]);
                 barrier_arrive(&r.free[2 * i % PLACES]);
             }
             barrier_wait(&r.full[(2 * i + 1) % PLACES], (2 * i + 1) / PLACES & 1);
+            __syncwarp();
             if (threadIdx.x % 32 == 0)
                 barrier_arrive(&r.free[(2 * i + 1) % PLACES]);
         }

@@ -254,6 +254,7 @@ static void lt_run(struct dev *d, const struct lt_call *c)
             status = lt_call_now(d, &l, c, c->w, &p->algo);
         if (status != 0 && p->is_chosen && first_algo(d, &l, &p->algo)) { /* it was checked, but not for this place */
             p->is_chosen = false;
+            cudaGetLastError(); /* its failure is not the next kernel's */
             status = lt_call_now(d, &l, c, c->w, &p->algo);
         }
         if (status != 0)

@@ -498,9 +498,9 @@ __global__ void __launch_bounds__((Set::WARPS + 1) * 32, 1)
         barrier_init(&barriers[threadIdx.x], threadIdx.x < RESIDENT_SLOTS ? 32 : 1);
     struct phase *const phases = (struct phase *)described;
     if (warp == 0) {
-        struct moving first;
-        first.take(a.program);
-        first.put(phases);
+        struct moving begin;
+        begin.take(a.program);
+        begin.put(phases);
     }
     __syncthreads();
     if (warp == Set::WARPS)

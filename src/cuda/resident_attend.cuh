@@ -250,8 +250,10 @@ __device__ __forceinline__ void prefetch_line(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+#define GROUPS_AHEAD 2 /* of a warp: long contexts have time for theirs */
+
 /* Ahead of the barrier: where the warp's first group of the cache lies; NULL where it has none. It is asked for, and so
- * are those behind it. */
+ * is the one behind it. */
 template <int WARPS>
 __device__ __forceinline__ const unsigned char *resident_attend_ahead(
     const struct attend_job &j, const struct attend_first &first)
@@ -263,7 +265,7 @@ __device__ __forceinline__ const unsigned char *resident_attend_ahead(
         return NULL;
     const uint32_t *table = j.table + first.item.s.table_at;
     const unsigned char *mine = NULL;
-    for (uint32_t p = r.p; p < r.hi; p += WARPS * 16) {
+    for (uint32_t p = r.p; p < min(r.hi, r.p + GROUPS_AHEAD * WARPS * 16); p += WARPS * 16) {
         const unsigned char *at = position_at(j, table, blockIdx.x % j.n_kv_heads, p);
         mine = p == r.p ? at : mine;
         for (uint32_t i = threadIdx.x % 32 * 128; i < 16 * j.row_bytes; i += 32 * 128) {

@@ -335,7 +335,7 @@ static enum err open_engine(struct serving *s, const struct serving_options *o, 
     const struct kv_options kv = kv_of(s);
     const struct runner_limits l = engine_runner_limits(&s->sched, &kv);
     TRY(open_runner(s, o, &runner, e));
-    if (s->decoder != NULL && decoder_choices(s->decoder)->hash != 0)
+    if (s->decoder != NULL)
         s->numerics ^= decoder_choices(s->decoder)->hash;
     enum err err = serving_draft_open(s, o, &l, &draft, e);
     if (err != OK) {

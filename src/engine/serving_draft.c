@@ -106,7 +106,7 @@ enum err serving_draft_open(struct serving *s, const struct serving_options *o, 
         .kv_dtype = o->kv_dtype,
         .block_tokens = s->block_tokens,
         .n_blocks = s->n_blocks,
-        .choices_dir = o->choices_dir};
+        .choices_dir = o->deterministic ? NULL : o->choices_dir};
     struct draft_options draft = {.vocab = s->config.vocab,
         .seqs_max = l->seqs_max,
         .rows_max = l->rows_max,
