@@ -193,4 +193,30 @@ template <class C, int D, int N> struct CacheRows {
     }
 };
 
+/* The queries of n_all (row, head) pairs that share a kv head, as the first product's tall operand: 16 pairs, zeros
+ * behind the last. */
+template <class C, int D>
+__device__ __forceinline__ void load_queries(
+    const struct attend_job &j, uint32_t first_row, uint32_t kv_head, uint32_t n_all, uint32_t q[D / 16][4])
+{
+    using T = typename C::Type;
+    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    constexpr int LOW = C::BYTES ? 4 : 2, HIGH = C::BYTES ? 2 : 8; /* a lane's first pair; from it to the second */
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint32_t r = g + 8 * half, row = first_row + r / j.per_kv;
+        const float *from = j.q + ((size_t)row * j.n_heads + kv_head * j.per_kv + r % j.per_kv) * D + LOW * t;
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            float2 lo = make_float2(0.0f, 0.0f), hi = lo;
+            if (r < n_all) {
+                lo = *(const float2 *)(from + 16 * k);
+                hi = *(const float2 *)(from + 16 * k + HIGH);
+            }
+            q[k][half] = pack2(T(), lo.x, lo.y);
+            q[k][2 + half] = pack2(T(), hi.x, hi.y);
+        }
+    }
+}
+
 #endif

@@ -62,28 +62,6 @@ template <class C, int D> struct Decode {
         copy_commit();
     }
 
-    static __device__ __forceinline__ void load_q(
-        const struct attend_job &j, const struct part_work &w, uint32_t q[D / 16][4])
-    {
-        const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-        constexpr int LOW = C::BYTES ? 4 : 2, HIGH = C::BYTES ? 2 : 8; /* a lane's first pair; from it to the second */
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint32_t r = g + 8 * half, row = w.s.first_row + r / j.per_kv;
-            const float *from = j.q + ((size_t)row * j.n_heads + w.kv_head * j.per_kv + r % j.per_kv) * D + LOW * t;
-#pragma unroll
-            for (int k = 0; k < D / 16; k++) {
-                float2 lo = make_float2(0.0f, 0.0f), hi = lo;
-                if (r < w.n_all) {
-                    lo = *(const float2 *)(from + 16 * k);
-                    hi = *(const float2 *)(from + 16 * k + HIGH);
-                }
-                q[k][half] = pack2(T(), lo.x, lo.y);
-                q[k][2 + half] = pack2(T(), hi.x, hi.y);
-            }
-        }
-    }
-
     static __device__ __forceinline__ void scores(
         const unsigned char *keys, const uint32_t q[D / 16][4], float s[2 * N][4])
     {
@@ -285,7 +263,7 @@ __device__ void decode_part(
     p += p < w.lo ? WARPS * GROUP : 0;
     for (int i = 0; i < STAGES; i++)
         S::fetch(j, w, mine + i * Shape::STAGE, p + i * WARPS * GROUP);
-    S::load_q(j, w, q);
+    load_queries<C, D>(j, w.s.first_row, w.kv_head, w.n_all, q);
     for (int stage = 0; p < w.hi; p += WARPS * GROUP, stage = (stage + 1) % STAGES) {
         copy_wait<STAGES - 1>();
         __syncwarp();
