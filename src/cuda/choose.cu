@@ -64,7 +64,7 @@ struct chooser {
     char dir[PATH_BYTES_MAX];
 };
 
-static double now_s(void)
+static double now_s(void) /* base/clock.h has types that C++ does not */
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -454,7 +454,9 @@ void cuda_choose(struct dev *d, struct device_choices *out)
         else if (choices_can_keep(ch->dir)) {
             out->n_measured = measure_all(d, ch, now_s() + BUDGET_S);
             ignored = {};
-            if (d->failed != 0 || choices_write(&ch->choices, key, path, &ignored) != OK)
+            out->was_read = choices_read(&ch->choices, key, path, &ignored) == OK; /* another start was quicker */
+            ignored = {};
+            if (d->failed != 0 || (!out->was_read && choices_write(&ch->choices, key, path, &ignored) != OK))
                 choices_forget(&ch->choices);
         }
     }
