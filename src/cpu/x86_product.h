@@ -56,7 +56,7 @@
 #define ONE_ROW_SUMS 4    /* chains of dot products in flight */
 #define AHEAD        4    /* panels' pieces between asking for one and using it */
 #define FLOAT_AHEAD  2048 /* bytes */
-#define FEW_ROWS     24   /* rows whose activations of all of k stay in the cache */
+#define WHOLE_ROWS   24   /* rows whose activations of all of k stay in the cache */
 #define ROWS_MAX     132  /* rows whose 256 activations stay in the second-level cache; a multiple of every row tile */
 
 #define TOTAL_STEP (ROWS_MAX * PANEL_COLS) /* floats between the totals of two panels */
@@ -690,7 +690,7 @@ static void int_panels(struct product_room *room, const struct product *p, uint3
     const struct walk walk = {.n_panels = n_panels,
         .side = few ? FEW_SIDES : MIN(n_rows, SIDE_MAX),
         .n_groups = p->w->n_in / ACT_GROUP,
-        .k_first = n_rows <= FEW_ROWS && p->in_rows == NULL};
+        .k_first = n_rows <= WHOLE_ROWS && p->in_rows == NULL};
     struct ahead ahead = {.data_bytes = w->data_bytes, .scale_bytes = scale_bytes_of(w)};
     struct groups rows = {0};
     struct piece at = piece_from(&walk, panel0), later = at;
@@ -769,7 +769,7 @@ static void float_piece(struct product_room *room, const struct product *p, cons
     const struct packed *w = p->w->packed;
     const uint32_t k0 = at->g0 * ACT_GROUP, n = MIN(p->w->n_in - k0, (uint32_t)K_BLOCK);
     const uint32_t n_tiles = (n_rows + FLOAT_TILE - 1) / FLOAT_TILE;
-    const bool direct = w->form == PACK_F32 || n_rows <= FEW_ROWS;
+    const bool direct = w->form == PACK_F32 || n_rows <= WHOLE_ROWS;
     const unsigned char *piece[SIDE_MAX];
     struct float_ahead share = {.step = (2 * w->data_bytes + n_tiles - 1) / n_tiles};
     for (uint32_t c = 0; c < at->sides; c++) {
@@ -794,7 +794,7 @@ static void float_panels(struct product_room *room, const struct product *p, uin
     const struct walk walk = {.n_panels = n_panels,
         .side = SIDE_MAX,
         .n_groups = (p->w->n_in + ACT_GROUP - 1) / ACT_GROUP,
-        .k_first = n_rows <= FEW_ROWS && p->in_rows == NULL};
+        .k_first = n_rows <= WHOLE_ROWS && p->in_rows == NULL};
     if (n_rows == 1) {
         const size_t row = p->in_rows != NULL ? p->in_rows[row0] : p->first_row + row0;
         float_one_row(room, p, p->in->f32 + row * p->in->n, panel0, n_panels);

@@ -279,6 +279,34 @@ static void a_file_of_another_table_is_refused(void **state)
     drop_file(&p);
 }
 
+/* Whole, of this key and with its hash, but with two entries in each other's place; in order again it is believed. */
+static void a_file_out_of_order_is_refused(void **state)
+{
+    (void)state;
+    const size_t header = 32, body = header + sizeof(uint64_t), entry = sizeof(uint32_t) + CHOICE_ALGO_BYTES;
+    struct place p;
+    write_file(&p);
+    for (int turn = 0; turn < 2; turn++) {
+        for (size_t i = 0; i < entry; i++) {
+            const char first = p.bytes[body + i];
+            p.bytes[body + i] = p.bytes[body + entry + i];
+            p.bytes[body + entry + i] = first;
+        }
+        const uint64_t h = hash64(p.bytes + body, p.n - body, hash64(p.bytes, header, 0));
+        for (size_t i = 0; i < sizeof h; i++)
+            p.bytes[header + i] = (char)(unsigned char)(h >> 8 * i);
+        if (turn == 0)
+            refused(&p, p.bytes, p.n);
+    }
+    struct choices c;
+    struct error e = {0};
+    empty(&c);
+    assert_ok(e, choices_parse(&c, p.key, p.bytes, p.n, &e));
+    assert_int_equal(choices_chosen(&c), 4);
+    choices_fini(&c);
+    drop_file(&p);
+}
+
 static void a_folder_is_made_and_one_that_cannot_be_is_said(void **state)
 {
     (void)state;
@@ -312,6 +340,7 @@ int main(void)
         cmocka_unit_test(no_other_length_is_believed),
         cmocka_unit_test(random_bytes_are_refused),
         cmocka_unit_test(a_file_of_another_table_is_refused),
+        cmocka_unit_test(a_file_out_of_order_is_refused),
         cmocka_unit_test(a_folder_is_made_and_one_that_cannot_be_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
