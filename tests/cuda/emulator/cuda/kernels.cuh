@@ -394,6 +394,10 @@ template <class T> T emulated_exchange(T x, uint32_t lane)
     emulated_meet_warp();
     return emulated_bits<T>(w.word[side][lane]);
 }
+template <class T> T __shfl_sync(unsigned, T x, int lane)
+{
+    return emulated_exchange(x, (uint32_t)lane);
+}
 template <class T> T __shfl_up_sync(unsigned, T x, int step)
 {
     const uint32_t lane = threadIdx.x % 32;
