@@ -11,5 +11,5 @@ void resident_run_chain(struct dev *d, enum resident_set set, size_t shared, con
 
 uint32_t resident_chain_room(void)
 {
-    return (sizeof(struct chunk_shared) + 15) / 16 * 16;
+    return (sizeof(struct chunk_ahead) + 15) / 16 * 16;
 }

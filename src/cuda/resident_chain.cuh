@@ -19,8 +19,8 @@
 
 #define CHAIN_STEP   (CELL_ROW / 2)  /* elements of a stage */
 #define CHAIN_SLOT   (16 * CELL_ROW) /* bytes of it */
-#define CHAIN_FLIGHT (CELL_AHEAD / CHAIN_SLOT)
-#define CHAIN_PIECE  4 /* times 16 elements that a warp loads at once */
+#define CHAIN_FLIGHT 10              /* stages on their way; 5, 7 and 13 are slower */
+#define CHAIN_PIECE  4               /* times 16 elements that a warp loads at once */
 
 static_assert(CHAIN_WARPS == CHUNK_RUNS && CHAIN_WARPS * 32 == NORM_THREADS, "all of them do either");
 static_assert(CHAIN_SLOT == Cell<FormatPlain<__half>>::SLOT, "slots are as large");
@@ -130,10 +130,10 @@ template <typename T> struct ChainPiece {
 };
 
 /* Where a warp is in the ring: its next stage lies `step` places on. */
-struct chain_at {
+struct chain_place {
     uint32_t slot, parity;
 
-    __device__ __forceinline__ chain_at(const struct ring &ring, uint32_t stage)
+    __device__ __forceinline__ chain_place(const struct ring &ring, uint32_t stage)
         : slot(stage % ring.n), parity(stage / ring.n & 1)
     {
     }
@@ -167,7 +167,7 @@ __device__ __forceinline__ void chain_free(const struct ring &ring, uint32_t slo
  * comes out of shared memory. */
 template <typename T>
 __device__ __forceinline__ void chain_sum(uint32_t n_in, const uint16_t *row, const struct ring &ring,
-    struct chain_at at, uint32_t step, float low[4], float high[4])
+    struct chain_place at, uint32_t step, float low[4], float high[4])
 {
     constexpr uint32_t PIECES = CHAIN_STEP / 16;
     const uint32_t n_whole = n_in / CHAIN_STEP, rest = n_in % CHAIN_STEP / 16;
@@ -233,7 +233,7 @@ __device__ void chain_product(const struct skinny_job &j, const uint16_t *room, 
             if (first > 0 && mine.has)
                 in = end_load(j, mine.row, 0, ra, rb);
             float low[4] = {}, high[4] = {};
-            chain_sum<T>(j.n_in, row, ring, chain_at(ring, done + warp), now, low, high);
+            chain_sum<T>(j.n_in, row, ring, chain_place(ring, done + warp), now, low, high);
             const float a = __shfl_up_sync(ALL_LANES, low[1], 8), b = __shfl_up_sync(ALL_LANES, high[1], 8);
             const bool odd = mine.pair % 2 == 1;
             if (mine.has)
@@ -272,13 +272,13 @@ __device__ void chain_phases(const struct resident_args &a, struct phase *descri
     const struct ring &ring, unsigned char *room)
 {
     const bool describes = threadIdx.x / 32 == CHAIN_WARPS - 1; /* brings the next phase's, in place of the last */
-    struct chunk_shared &shared = *(struct chunk_shared *)room;
+    struct chunk_ahead &shared = *(struct chunk_ahead *)room;
     uint32_t done = 0;
     struct chain_begun ahead;
     struct moving next;
     launch_wait();
     if (threadIdx.x == 0 && a.first_attend < a.n) /* seen by all when the first rows are there */
-        seqs.load(a.program[a.first_attend].attend.seqs, a.n_seqs);
+        seqs.load(a.program[a.first_attend].attend.seqs, a.n_seqs, PARTS_MAX);
     ahead.load(described[0]);
     for (uint32_t i = 0; i < a.n; i++) {
         const struct phase &p = described[i % 2];
@@ -295,13 +295,14 @@ __device__ void chain_phases(const struct resident_args &a, struct phase *descri
         chip_tell<CHAIN_WARPS>(a.barrier);
         const struct phase &q = described[(i + 1) % 2];
         if (q.kind == PHASE_ATTEND) {
-            const unsigned char *at = resident_chunks_ahead(q.attend, seqs, shared);
-            chip_wait<CHAIN_WARPS>(a.barrier, ++i);
+            ++i;
             if (describes && i + 1 < a.n)
                 next.take(a.program + i + 1);
-            resident_chunks_phase(q.attend, seqs, shared, at);
+            const struct chunk_first first = resident_chunks_ahead(q.attend, seqs, shared);
             if (describes && i + 1 < a.n)
                 next.put(described + (i + 1) % 2);
+            chip_wait<CHAIN_WARPS>(a.barrier, i);
+            resident_chunks_phase(q.attend, seqs, shared, first);
             if (i + 1 == a.n)
                 break;
             chip_tell<CHAIN_WARPS>(a.barrier);

@@ -28,6 +28,7 @@
 #undef __grid_constant__
 #undef __host__
 #undef __launch_bounds__
+#undef __noinline__
 #undef __shared__
 #define __device__
 #define __forceinline__ inline
@@ -35,6 +36,7 @@
 #define __grid_constant__
 #define __host__
 #define __launch_bounds__(...)
+#define __noinline__
 #define __shared__ static /* one block at a time has such variables */
 
 #define ALL_LANES         0xffffffffu
