@@ -204,7 +204,7 @@ template <typename T, int D> struct ResidentChunk {
             to_last[i] = 16 * last + p < there ? to[i] : column;
         }
 #pragma unroll
-        for (int n = 0; n < CHUNK_RUNS; n++) {
+        for (uint32_t n = 0; n < CHUNK_RUNS; n++) {
             const unsigned char *at = all[n] + j.v_at;
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -470,7 +470,7 @@ __device__ __forceinline__ struct chunk_first resident_chunks_ahead(
     return first;
 }
 
-__device__ __noinline__ void resident_chunks_phase(
+static __device__ __noinline__ void resident_chunks_phase(
     const struct attend_job &j, const struct chunk_seqs &seqs, struct chunk_ahead &shared, struct chunk_first first)
 {
     const struct chunk_deal &deal = shared.deal;
