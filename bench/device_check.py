@@ -376,14 +376,14 @@ def check_verify(_seed):
 
 
 def check_deterministic(_seed):
-    """With --deterministic a row's logits are the same bits alone, among guesses, in a prompt and in company. The twin
-    is the same without the option, where some of them differ."""
+    """With --deterministic a row's logits are the same bits alone, among guesses, in a prompt, in company and in a
+    resident step. The twin is the same without the option, where some of them differ."""
     lib = bench_library()
     most, last = 150, 2900  # sequences, and where they are: each has blocks of its own
     for name, dtype, fp8, kv in (
             ("llama-3.2-1b", "BF16", 0, "BF16"), ("llama-3.2-1b", "BF16", 1, "BF16"),
             ("llama-3.2-1b", "BF16", 1, "F8_E4M3"), ("llama-3.2-1b", "Q4_K", 0, "Q8_0"),
-            ("llama-3.1-8b", "BF16", 0, "BF16")):
+            ("llama-3.2-1b", "F16", 0, "F16"), ("llama-3.1-8b", "BF16", 0, "BF16")):
         wrong = {}
         for det in (1, 0):
             text = ctypes.create_string_buffer(1024)
@@ -399,9 +399,9 @@ def check_deterministic(_seed):
                     raise step_failed(lib, handle, f"{n} rows at {at}")
                 return out
 
-            def first_of(n_seqs, at):
+            def first_of(n_seqs, at, resident=1):
                 out = np.full((n_seqs, 128256), np.nan, dtype=np.float32)
-                if lib.quern_bench_logits(handle, n_seqs, at, 0, out.ctypes.data) != 0:
+                if lib.quern_bench_logits(handle, n_seqs, at, resident, out.ctypes.data) != 0:
                     raise step_failed(lib, handle, f"{n_seqs} sequences at {at}")
                 return out[0]
 
@@ -411,14 +411,14 @@ def check_deterministic(_seed):
                 for n in (1, 6, 16, 33, 64, 65, 130):
                     wrong[det] += not np.array_equal(rows(n, at - 200 + n), whole[:n])
                 wrong[det] += not np.array_equal(rows(200, at), whole)
-                alone = first_of(1, at)
-                for n in (2, 9, 40, 64, most):
+                alone = first_of(1, at, 0)
+                for n in (1, 2, 9, 40, 64, most):  # one and two: a step as one kernel, where there is one
                     wrong[det] += not np.array_equal(first_of(n, at), alone)
             lib.quern_bench_close(handle)
         ok = wrong.get(1) == 0 and wrong.get(0, 0) > 0
         if not ok:
             failures.append(f"deterministic {name} {dtype}")
-        print(f"deterministic {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache: {wrong.get(1)} of 52 differ, "
+        print(f"deterministic {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache: {wrong.get(1)} of 56 differ, "
               f"without it {wrong.get(0)}  {'ok' if ok else 'MISMATCH'}", flush=True)
 
 

@@ -68,7 +68,8 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
                                                 : attend_tile_rows(a->head_dim, j.per_kv);
     if (d->is_collecting && resident_attend(d, b, &j)) {
         const struct cut cut = {d->n_sms, j.n_kv_heads, resident_positions(d)};
-        attend_plan(d, b, j.per_kv, tile_rows, &cut);
+        if (!fixed) /* chunks need no plan */
+            attend_plan(d, b, j.per_kv, tile_rows, &cut);
         return;
     }
     const struct cut cut = attend_cut(d, &j);

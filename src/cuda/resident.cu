@@ -9,6 +9,7 @@ extern "C" {
 
 #define SHARED_MOST  ((size_t)227 << 10) /* of a block, on compute capability 9.0 */
 #define SHARED_FIXED ((size_t)3 << 10)   /* what the kernels declare themselves */
+#define SHARED_SUMS  ((size_t)RESIDENT_SUMS * 16 * sizeof(float))
 
 enum state {
     STATE_OFF,  /* nothing is collected */
@@ -47,7 +48,8 @@ void resident_begin(struct dev *d, uint32_t n_rows)
     if (d->resident == NULL)
         d->resident = (struct resident *)mem_zalloc(sizeof *d->resident);
     struct resident *r = d->resident;
-    if (r == NULL || r->refused || n_rows > RESIDENT_ROWS || d->capability < 90 || !is_allowed || d->deterministic)
+    if (r == NULL || r->refused || n_rows > RESIDENT_ROWS || d->capability < 90 || !is_allowed ||
+        (d->deterministic && !d->chained))
         return;
     r->state = STATE_OPEN;
     r->n = r->slot_bytes = r->room_bytes = 0;
@@ -95,8 +97,15 @@ static bool is_open(struct dev *d)
     return d->is_collecting;
 }
 
-static enum resident_set set_of(enum format f)
+static bool is_chain(enum resident_set set)
 {
+    return set == RESIDENT_CHAIN_BF16 || set == RESIDENT_CHAIN_F16;
+}
+
+static enum resident_set set_of(const struct dev *d, enum format f, uint32_t n_in)
+{
+    if (d->deterministic)
+        return !flow_has(d, f, n_in) ? RESIDENT_SETS : f == FORMAT_BF16 ? RESIDENT_CHAIN_BF16 : RESIDENT_CHAIN_F16;
     switch (f) {
     case FORMAT_BF16: return RESIDENT_BF16;
     case FORMAT_F16: return RESIDENT_F16;
@@ -109,13 +118,19 @@ static enum resident_set set_of(enum format f)
     }
 }
 
-/* Slots of so many bytes beside a room. */
-static uint32_t slots_beside(const struct resident *r, enum resident_set set, uint32_t slot_bytes, uint32_t room_bytes)
+/* What a kernel has beside its ring and what it declares. */
+static size_t rest_bytes(enum resident_set set, uint32_t room_bytes)
 {
-    const size_t rest = SHARED_FIXED + room_bytes + (size_t)RESIDENT_SUMS * 16 * sizeof(float);
+    return room_bytes + (is_chain(set) ? 0 : SHARED_SUMS);
+}
+
+/* Slots of so many bytes beside a room. */
+static uint32_t slots_beside(enum resident_set set, uint32_t slot_bytes, uint32_t room_bytes)
+{
+    const size_t rest = SHARED_FIXED + rest_bytes(set, room_bytes);
     const size_t n = rest < SHARED_MOST ? (SHARED_MOST - rest) / slot_bytes : 0;
-    const uint32_t warps = resident_warps(set);
-    return (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS) / warps * warps;
+    const uint32_t slots = (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS), warps = resident_warps(set);
+    return is_chain(set) ? (slots < warps ? 0 : slots) : slots / warps * warps;
 }
 
 bool resident_norm(struct dev *d, const struct norm_args *a)
@@ -140,14 +155,14 @@ bool resident_product(struct dev *d, enum format format, const struct skinny_job
     if (!is_open(d))
         return false;
     struct resident *r = d->resident;
-    const enum resident_set set = set_of(format);
+    const enum resident_set set = set_of(d, format, j->n_in);
     if (set == RESIDENT_SETS || (r->set != RESIDENT_SETS && r->set != set) || r->n == RESIDENT_PHASES ||
         j->groups != NULL || resident_width(j->n_in) / RESIDENT_PAD * j->n_rows > RESIDENT_SUMS || j->n_in % 64 != 0 ||
         j->row_bytes % 16 != 0 || j->n_rows > r->rows)
         return refuse(d);
     const uint32_t room = MAX(r->room_bytes, j->n_rows * resident_width(j->n_in) * 2);
     const uint32_t slot = MAX(r->slot_bytes, resident_slot_bytes(format));
-    if (slots_beside(r, set, slot, room) == 0)
+    if (slots_beside(set, slot, room) == 0)
         return refuse(d);
     r->set = set;
     r->room_bytes = room;
@@ -178,12 +193,14 @@ bool resident_attend(struct dev *d, const struct batch *b, const struct attend_j
     const bool fits = j->per_kv == first->per_kv && j->n_kv_heads == first->n_kv_heads && /* one plan for all */
                       (j->head_dim == 64 || j->head_dim == 128) && j->per_kv <= RESIDENT_HEADS &&
                       (j->dtype == DTYPE_F16 || j->dtype == DTYPE_BF16) && b->n_rows == b->n_seqs && r->n > 0 &&
-                      r->n < RESIDENT_PHASES && r->phases[r->n - 1].kind == PHASE_PRODUCT;
+                      r->n < RESIDENT_PHASES && r->phases[r->n - 1].kind == PHASE_PRODUCT &&
+                      (!d->deterministic || attend_has_chunks(d, j));
     if (!fits)
         return refuse(d);
     const uint32_t floats = resident_warps(r->set) * (j->per_kv * j->head_dim + RESIDENT_HEADS * 2);
-    const uint32_t room = MAX(r->room_bytes, floats * (uint32_t)sizeof(float));
-    if (slots_beside(r, r->set, r->slot_bytes, room) == 0)
+    const uint32_t bytes = is_chain(r->set) ? resident_chain_room() : floats * (uint32_t)sizeof(float);
+    const uint32_t room = MAX(r->room_bytes, bytes);
+    if (slots_beside(r->set, r->slot_bytes, room) == 0)
         return refuse(d);
     r->room_bytes = room;
     struct phase *p = &r->phases[r->n++];
@@ -233,14 +250,15 @@ void resident_flush(struct dev *d)
         r->next_product = r->phases[i].kind == PHASE_PRODUCT ? i : r->next_product;
     }
     if (r->next_product < r->n && upload(d, r)) {
-        const uint32_t n_slots = slots_beside(r, r->set, r->slot_bytes, r->room_bytes);
+        const uint32_t n_slots = slots_beside(r->set, r->slot_bytes, r->room_bytes);
         const struct resident_args a = {(const struct phase *)r->program, r->n, r->next_product, r->first_attend,
-            n_slots, r->slot_bytes, r->room_bytes, r->barrier};
-        const size_t shared =
-            (size_t)n_slots * r->slot_bytes + r->room_bytes + (size_t)RESIDENT_SUMS * 16 * sizeof(float);
+            r->rows, n_slots, r->slot_bytes, r->room_bytes, r->barrier};
+        const size_t shared = (size_t)n_slots * r->slot_bytes + rest_bytes(r->set, r->room_bytes);
         switch (r->set) {
         case RESIDENT_F8: resident_run_bytes(d, shared, &a); break;
         case RESIDENT_QUANT: resident_run_quant(d, shared, &a); break;
+        case RESIDENT_CHAIN_BF16:
+        case RESIDENT_CHAIN_F16: resident_run_chain(d, r->set, shared, &a); break;
         default: resident_run_plain(d, r->set, shared, &a); break;
         }
     }

@@ -200,7 +200,7 @@ struct begun {
         }
     }
 
-    __device__ __forceinline__ void load(const struct phase &p)
+    __device__ __forceinline__ void load_gains(const struct phase &p)
     {
         end = {};
 #pragma unroll
@@ -209,6 +209,11 @@ struct begun {
             const bool there = p.x != NULL && threadIdx.x < NORM_THREADS && at < p.job.n_in / 4;
             gain[i] = there ? load_now((const float4 *)p.gain + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
+    }
+
+    __device__ __forceinline__ void load(const struct phase &p)
+    {
+        load_gains(p);
         if (p.is_end_steady)
             load_end(p.job);
     }

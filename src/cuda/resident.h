@@ -10,7 +10,10 @@
  * collection first, which launches the kernel. So the ops' contract and their order stay what they are.
  *
  * What it takes: BF16, F16 or F8 matrices throughout, or a mix of Q8, Q4, Q4K and Q6K; heads of 64 and 128 in a 16-bit
- * cache, eight query heads a kv head at most. A model with anything else runs op by op. */
+ * cache, eight query heads a kv head at most. A model with anything else runs op by op.
+ *
+ * With --deterministic it takes BF16 or F16, and a kernel of its own gives the bits that the ops give
+ * (resident_chain.cuh). */
 #ifndef CUDA_RESIDENT_H
 #define CUDA_RESIDENT_H
 
@@ -23,6 +26,7 @@
 #define RESIDENT_SUMS   256 /* stages of all rows whose sums lie in shared memory */
 #define RESIDENT_SLOTS  32  /* of the ring, at most */
 #define RESIDENT_HEADS  8   /* query heads of a kv head */
+#define CHAIN_WARPS     8   /* that multiply where sums are chains; the ring has as many slots at least */
 
 enum phase_kind { PHASE_PRODUCT, PHASE_ATTEND };
 
@@ -47,7 +51,8 @@ uint32_t resident_positions(const struct dev *d);
 struct resident_args {
     const struct phase *program;
     uint32_t n, first_product, first_attend;
-    uint32_t n_slots;    /* of the ring: a multiple of the warps, so that a slot is always one warp's */
+    uint32_t n_seqs;
+    uint32_t n_slots;    /* of the ring: a multiple of the warps, so that a slot is always one warp's, but for chains */
     uint32_t slot_bytes; /* of one: the largest stage of the formats that occur */
     uint32_t room_bytes; /* of the activations, or of what warps join in */
     uint32_t *barrier;   /* zero between kernels */
@@ -59,12 +64,23 @@ __host__ __device__ inline uint32_t resident_width(uint32_t n)
     return (n + RESIDENT_PAD - 1) / RESIDENT_PAD * RESIDENT_PAD;
 }
 
-/* The kernels, one for each set of formats: how many warps multiply; and the bytes of a format's stage. */
-enum resident_set { RESIDENT_BF16, RESIDENT_F16, RESIDENT_F8, RESIDENT_QUANT, RESIDENT_SETS };
+/* The kernels, one for each set of formats, and two of --deterministic: how many warps multiply; and the bytes of a
+ * format's stage. */
+enum resident_set {
+    RESIDENT_BF16,
+    RESIDENT_F16,
+    RESIDENT_F8,
+    RESIDENT_QUANT,
+    RESIDENT_CHAIN_BF16,
+    RESIDENT_CHAIN_F16,
+    RESIDENT_SETS,
+};
 uint32_t resident_warps(enum resident_set set);
 uint32_t resident_slot_bytes(enum format format);
 void resident_run_plain(struct dev *d, enum resident_set set, size_t shared, const struct resident_args *a);
 void resident_run_bytes(struct dev *d, size_t shared, const struct resident_args *a);
 void resident_run_quant(struct dev *d, size_t shared, const struct resident_args *a);
+void resident_run_chain(struct dev *d, enum resident_set set, size_t shared, const struct resident_args *a);
+uint32_t resident_chain_room(void); /* bytes that attention needs where the activations lie */
 
 #endif

@@ -18,6 +18,8 @@ uint32_t resident_warps(enum resident_set set)
     switch (set) {
     case RESIDENT_F8: return SetF8::WARPS;
     case RESIDENT_QUANT: return SetQuant::WARPS;
+    case RESIDENT_CHAIN_BF16:
+    case RESIDENT_CHAIN_F16: return CHAIN_WARPS;
     default: return SetBf16::WARPS;
     }
 }

@@ -1,9 +1,9 @@
 /* Attention of few rows, of many, and in fixed cuts, emulated, over each type of cache: against float64 through tables
  * of scattered and freed blocks; and, with fixed cuts, that a row gives the same bits alone, among guesses, in a chunk
- * of a prompt and in company. */
+ * of a prompt, in company and in a resident step. */
 #include "testing_cuda.h"
 
-#include "cuda/attend.cuh"
+#include "cuda/resident_chunks.cuh"
 
 #include <map>
 #include <tuple>
@@ -11,7 +11,7 @@
 #define SCALE 0.1f
 
 static struct dev device;
-static uint32_t multiprocessors = 4;
+static uint32_t multiprocessors = 4, parts_max = PARTS_MAX;
 
 struct shape {
     uint32_t n_heads, n_kv_heads, head_dim, window, block_tokens;
@@ -163,7 +163,21 @@ struct batch_memory {
     }
 };
 
-static std::vector<float> attend(const shape &c, const std::vector<part> &parts, bool fixed, bool wide = false)
+/* The phase of a resident step, without what lies between phases. */
+static void resident_chunks_kernel(struct attend_job j, uint32_t n_seqs, uint32_t parts_max)
+{
+    static struct chunk_seqs seqs;
+    struct chunk_ahead &shared = *(struct chunk_ahead *)emulated_block().shared;
+    if (threadIdx.x == 0)
+        seqs.load(j.seqs, n_seqs, parts_max);
+    __syncthreads();
+    const struct chunk_first first = resident_chunks_ahead(j, seqs, shared);
+    __syncthreads();
+    resident_chunks_phase(j, seqs, shared, first);
+}
+
+static std::vector<float> attend(
+    const shape &c, const std::vector<part> &parts, bool fixed, bool wide = false, bool resident = false)
 {
     const batch_memory m(c, parts);
     const uint32_t per_kv = c.n_heads / c.n_kv_heads, rows_max = std::max(m.n_rows, 64u);
@@ -210,11 +224,16 @@ static std::vector<float> attend(const shape &c, const std::vector<part> &parts,
                                               : attend_tile_rows(c.head_dim, per_kv);
     const struct cut cut = attend_cut(&device, &j);
     attend_plan(&device, &b, per_kv, tile_rows, &cut);
-    if (chunks)
+    if (resident)
+        cuda_launch(&device, resident_chunks_kernel, dim3(multiprocessors), CHUNK_THREADS, sizeof(struct chunk_ahead),
+            j, b.n_seqs, parts_max);
+    else if (chunks)
         attend_chunks(&device, &j);
     else
         attend_decode(&device, &b, &j);
-    if (chunks)
+    if (resident)
+        expect(chunks && m.n_rows == b.n_seqs, "a resident step has one row a sequence");
+    else if (chunks)
         attend_wide(&device, &b, &j);
     else if (fixed)
         attend_whole(&device, &b, &j);
@@ -300,6 +319,30 @@ static void check_bits(const shape &c)
     multiprocessors = 4;
 }
 
+/* One row or two in a resident step, against the same rows of prompts. */
+static void check_resident(const shape &c)
+{
+    const uint32_t n = 700;
+    const size_t width = (size_t)c.n_heads * c.head_dim;
+    const std::vector<float> prompt = attend(c, {{9, 0, n}}, true), other = attend(c, {{8, 0, n}}, true);
+    const auto same = [&](const std::vector<float> &got, size_t row, const std::vector<float> &want, uint32_t pos) {
+        return std::memcmp(&got[row * width], &want[pos * width], width * sizeof(float)) == 0;
+    };
+    for (const uint32_t n_sms : {2u, 40u, 41u}) {
+        multiprocessors = n_sms;
+        parts_max = n_sms == 41 ? 2 : PARTS_MAX; /* too few for most: sequences are not cut */
+        for (const uint32_t pos : {0u, 15u, 127u, 128u, 300u, n - 1}) {
+            const std::vector<float> one = attend(c, {{9, pos, 1}}, true, false, true);
+            expect(same(one, 0, prompt, pos), "a row of a resident step gives the prompt's bits");
+            expect(!same(one, 0, other, pos), "the twin is seen");
+            const std::vector<float> two = attend(c, {{8, n - 1 - pos, 1}, {9, pos, 1}}, true, false, true);
+            expect(same(two, 0, other, n - 1 - pos) && same(two, 1, prompt, pos), "and so do two");
+        }
+    }
+    parts_max = PARTS_MAX;
+    multiprocessors = 4;
+}
+
 /* So many parts that sequences of few rows are tiles, one behind the other in a block. */
 static void check_many_parts(enum dtype kv)
 {
@@ -370,6 +413,8 @@ int main()
     check_bits(shapes[2]);
     check_bits(shapes[6]);
     check_bits(shapes[11]);
+    for (const size_t i : {0, 1, 3, 4})
+        check_resident(shapes[i]);
     check_many_parts(DTYPE_F16);
     check_many_parts(DTYPE_F8_E4M3);
     return verdict("attend");

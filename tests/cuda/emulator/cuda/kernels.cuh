@@ -28,6 +28,7 @@
 #undef __grid_constant__
 #undef __host__
 #undef __launch_bounds__
+#undef __noinline__
 #undef __shared__
 #define __device__
 #define __forceinline__ inline
@@ -35,6 +36,7 @@
 #define __grid_constant__
 #define __host__
 #define __launch_bounds__(...)
+#define __noinline__
 #define __shared__ static /* one block at a time has such variables */
 
 #define ALL_LANES         0xffffffffu
@@ -393,6 +395,10 @@ template <class T> T emulated_exchange(T x, uint32_t lane)
     w.word[side][threadIdx.x % 32] = emulated_bits<uint32_t>(x);
     emulated_meet_warp();
     return emulated_bits<T>(w.word[side][lane]);
+}
+template <class T> T __shfl_sync(unsigned, T x, int lane)
+{
+    return emulated_exchange(x, (uint32_t)lane);
 }
 template <class T> T __shfl_up_sync(unsigned, T x, int step)
 {
