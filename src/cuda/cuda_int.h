@@ -151,6 +151,8 @@ struct dev {
     bool is_recording;
     struct resident *resident;
     bool is_collecting; /* ops are written down for a resident kernel */
+    float *even_parts;  /* even.cuh: sums on their way between blocks; zero between kernels */
+    size_t even_parts_bytes;
 };
 
 /* Keep the first failure. */
