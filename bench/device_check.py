@@ -87,7 +87,7 @@ def check_flow(seed):
 def check_even(seed):
     check_own("even", ["F16", "BF16"], seed, EVEN_ROWS)
     ops.prefer("even")
-    for dtype in ("F16", "BF16"):  # inputs that do not fill a column, rows that do not fill a tile, tiles of many blocks
+    for dtype in ("F16", "BF16"):  # inputs that fill no column, rows that fill no tile, tiles of many blocks
         group(f"even odd shapes {dtype}", PRODUCTS[dtype], [
             lambda r=r, s=s, t=dtype: ops.product("cuda", t, r, *s, seed + r)
             for r in EVEN_ROWS for s in ((1040, 328), (16, 64), (144, 8), (128, 9000), (17000, 200))])
