@@ -90,16 +90,16 @@ def check_even(seed):
     for dtype in ("F16", "BF16"):  # inputs that fill no column, rows that fill no tile, tiles of many blocks
         group(f"even odd shapes {dtype}", PRODUCTS[dtype], [
             lambda r=r, s=s, t=dtype: ops.product("cuda", t, r, *s, seed + r)
-            for r in EVEN_ROWS for s in ((1040, 328), (16, 64), (144, 8), (128, 9000), (17000, 200))])
+            for r in (5, 9, 31) for s in ((1040, 328), (16, 64), (144, 8), (128, 9000), (17000, 200))])
         group(f"even projections {dtype}", 4 * PRODUCTS[dtype], [
             lambda r=r, s=s, t=dtype: ops.feed_forward("cuda", t, r, *s, seed + r)
-            for r in EVEN_ROWS for s in ((272, 1040), (4096, 528), (512, 4096))])
+            for r in (8, 16, 32) for s in ((272, 1040), (2048, 528), (512, 4096))])
     cases = []
     for i, s in enumerate((SHAPES[0], SHAPES[3], SHAPES[4], SHAPES[8], SHAPES[2], shape(8, 1, 64))):
         for before, rows in (([0, 100, 16, 257, 700], [1, 6, 1, 1, 2]), (list(range(5, 70, 2))[:32], [1] * 32)):
             cases.append(lambda s=s, b=before, r=rows, n=seed + i: (
-                ops.attention(["cuda"], "BF16", "BF16", dict(s, hidden=1024), b, r, n)[0],
-                ops.attention(["cpu-ref"], "BF16", "BF16", dict(s, hidden=1024), b, r, n)[0]))
+                ops.attention(["cuda"], "BF16", "BF16", dict(s, hidden=320), b, r, n)[0],
+                ops.attention(["cpu-ref"], "BF16", "BF16", dict(s, hidden=320), b, r, n)[0]))
     group(f"even heads, {len(cases)} more", KV["BF16"], cases)
     ops.prefer("table")
 

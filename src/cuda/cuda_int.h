@@ -190,7 +190,7 @@ void cuda_upload_end(struct dev *d);
 
 /* ahead.cu: an op with products says which matrix is its first; an op without asks what comes next, at most so much. */
 void cuda_trace_start(struct dev *d);
-void cuda_trace(struct dev *d, const struct weight *w);
+void cuda_trace(struct dev *d, const struct weight *w, uint32_t n_rows);
 struct ahead cuda_ahead(const struct dev *d, uint64_t most);
 
 /* resident.cu. Recording begins and ends; true from the three: the op is part of the kernel to come. flush launches

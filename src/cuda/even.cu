@@ -66,8 +66,8 @@ static bool map_rows(struct dev *d, struct even_job *f, uint32_t rows)
 
 template <typename T, int NT> static void launch_end(struct dev *d, struct even_job *f)
 {
-    const size_t parts = (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float); /* for any rows: graphs keep it */
-    f->parts = (float *)cuda_room(d, (void **)&d->even_parts, &d->even_parts_bytes, parts);
+    const size_t bytes = (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float); /* for any rows: graphs keep it */
+    f->parts = (float *)cuda_room(d, (void **)&d->even_parts, &d->even_parts_bytes, bytes);
     if (f->parts == NULL || !map_rows(d, f, 8 * NT))
         return;
     void (*const kernel)(const struct even_job) = f->j.end == SKINNY_STORE ? even_kernel<T, NT, SKINNY_STORE>

@@ -274,93 +274,101 @@ __device__ __forceinline__ void even_lane(const struct even_job &f, uint32_t til
 }
 
 /* Not moved over the wait for others' sums. */
-__device__ __forceinline__ float old_load(const float *p)
+__device__ __forceinline__ float early_load(const float *p)
 {
     float x;
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
     return x;
 }
 
-/* What is read beside the sums is asked for together: of lane t's two rows of each eight. */
+/* Where the rows of a step are, for QKV. */
+struct even_rows {
+    uint32_t pos[EVEN_MOST], slot[EVEN_MOST];
+};
+
+/* What is read beside the sums of lane t's two rows of each eight: a, b what is added to, or cos and sin. */
 template <int END, int NT>
 __device__ __forceinline__ void even_end_load(
-    const struct skinny_job &j, uint32_t ra, uint32_t rb, struct end_in (&in)[2 * NT])
+    const struct skinny_job &j, const struct even_rows &at, uint32_t ra, uint32_t rb, float2 (&in)[2 * NT])
 {
     const struct skinny_heads &h = j.heads;
-    uint32_t local = 0, turn = 0, lo = 0, part = 0;
-    float bias_a = 0.0f, bias_b = 0.0f;
-    bool turned = false;
-    if (END == SKINNY_QKV) {
-        part = head_of(h, ra + h.first_row, local);
-        lo = (ra + h.first_row) % h.head_dim;
-        turned = is_turned(h, part, lo, turn);
-        if (h.bias[part] != NULL) {
-            bias_a = h.bias[part][local * h.head_dim + lo];
-            bias_b = h.bias[part][local * h.head_dim + (rb + h.first_row) % h.head_dim];
-        }
-    } else if (END == SKINNY_GLU) {
-        bias_a = j.bias0 != NULL ? j.bias0[ra] : 0.0f;
-        bias_b = j.bias1 != NULL ? j.bias1[rb] : 0.0f;
-    }
+    uint32_t local, turn = 0;
+    const bool turned =
+        END == SKINNY_QKV && is_turned(h, head_of(h, ra + h.first_row, local), (ra + h.first_row) % h.head_dim, turn);
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++) {
         const uint32_t row = min(i / 2 * 8 + 2 * (threadIdx.x % 4) + i % 2, j.n_rows - 1);
-        in[i] = {1.0f, 1.0f, bias_a, bias_b, 1.0f, 0.0f, 0};
+        in[i] = make_float2(END == SKINNY_QKV ? 1.0f : 0.0f, 0.0f);
         if (END == SKINNY_ADD) {
-            in[i].a = old_load(j.out + (size_t)row * j.ldc + ra);
-            in[i].b = old_load(j.out + (size_t)row * j.ldc + rb);
-        } else if (END == SKINNY_QKV) {
-            const float *table = h.rope_table + (size_t)h.pos[row] * h.rope_dims + 2 * turn;
-            in[i].slot = h.slot[row];
-            in[i].cos = turned ? table[0] : 1.0f;
-            in[i].sin = turned ? table[1] : 0.0f;
+            in[i].x = early_load(j.out + (size_t)row * j.ldc + ra);
+            in[i].y = early_load(j.out + (size_t)row * j.ldc + rb);
+        } else if (turned) {
+            const float *table = h.rope_table + (size_t)at.pos[row] * h.rope_dims + 2 * turn;
+            in[i].x = early_load(table);
+            in[i].y = early_load(table + 1);
         }
     }
 }
 
-template <int END>
-__device__ __forceinline__ void even_end_pair(
-    const struct skinny_job &j, uint32_t row, uint32_t ra, uint32_t rb, float a, float b, const struct end_in &in)
+/* Of a lane's two matrix rows. */
+template <int END> __device__ __forceinline__ float2 even_bias(const struct skinny_job &j, uint32_t ra, uint32_t rb)
 {
+    float2 bias = make_float2(0.0f, 0.0f);
     if (END == SKINNY_QKV) {
-        end_heads(j, row, ra, rb, a, b, in);
-        return;
+        const struct skinny_heads &h = j.heads;
+        uint32_t local;
+        const float *from = h.bias[head_of(h, ra + h.first_row, local)];
+        if (from != NULL) {
+            bias.x = from[local * h.head_dim + (ra + h.first_row) % h.head_dim];
+            bias.y = from[local * h.head_dim + (rb + h.first_row) % h.head_dim];
+        }
+    } else if (END == SKINNY_GLU) {
+        bias.x = j.bias0 != NULL ? j.bias0[ra] : 0.0f;
+        bias.y = j.bias1 != NULL ? j.bias1[rb] : 0.0f;
     }
-    a += in.a;
-    b += in.b;
-    if (END == SKINNY_GLU) {
-        const struct act_rows out = {j.act_f32, (__half *)j.act_f16, (__nv_bfloat16 *)j.act_bf16};
-        act_put(out, (size_t)row * j.n_out + ra, glu_of(a, b, j.glu));
-        return;
-    }
-    float *to = j.out + (size_t)row * j.ldc;
-    to[ra] = a;
-    to[rb] = b;
+    return bias;
 }
 
-/* The end of a tile of which this block has the first n units: those who have the others put their sums down. */
+template <int END>
+__device__ __forceinline__ void even_end_pair(const struct skinny_job &j, const struct even_rows &at, uint32_t row,
+    uint32_t ra, uint32_t rb, float a, float b, float2 bias, float2 in)
+{
+    if (END == SKINNY_QKV) {
+        end_heads(j, row, ra, rb, a, b, {1.0f, 1.0f, bias.x, bias.y, in.x, in.y, at.slot[row]});
+    } else if (END == SKINNY_GLU) {
+        const struct act_rows out = {j.act_f32, (__half *)j.act_f16, (__nv_bfloat16 *)j.act_bf16};
+        act_put(out, (size_t)row * j.n_out + ra, glu_of(a + bias.x, b + bias.y, j.glu));
+    } else {
+        float *to = j.out + (size_t)row * j.ldc;
+        to[ra] = a + in.x;
+        to[rb] = b + in.y;
+    }
+}
+
+/* The end of a tile of which this block has the first n units: those who have the others put their sums down. What is
+ * read beside them comes while they are waited for. */
 template <int NT, int END>
-__device__ __forceinline__ void even_end(const struct even_job &f, uint32_t tile, uint32_t n, float (&c)[NT][4])
+__device__ __forceinline__ void even_end(
+    const struct even_job &f, const struct even_rows &at, uint32_t tile, uint32_t n, float (&c)[NT][4])
 {
     const bool is_swapped = END == SKINNY_GLU && f.j.w1 < f.j.w0; /* boxes begin with the lower address */
     uint32_t ra, rb;
     even_lane<END>(f, tile, ra, rb);
     const bool is_there = ra < f.j.n_out; /* and so is rb */
-    struct end_in in[2 * NT];
-    if (END == SKINNY_ADD && is_there) /* it comes while others' sums are waited for */
-        even_end_load<END, NT>(f.j, ra, rb, in);
+    float2 in[2 * NT];
+    if (is_there)
+        even_end_load<END, NT>(f.j, at, ra, rb, in);
     if (n < f.per_tile)
         even_join<NT>(f, blockIdx.x + 1, even_block(f, (tile + 1) * f.per_tile - 1), c);
     if (!is_there)
         return;
-    if (END != SKINNY_ADD)
-        even_end_load<END, NT>(f.j, ra, rb, in);
+    const float2 bias = even_bias<END>(f.j, ra, rb);
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++) {
         const uint32_t row = i / 2 * 8 + 2 * (threadIdx.x % 4) + i % 2;
         const float a = c[i / 2][i % 2], b = c[i / 2][2 + i % 2];
         if (row < f.j.n_rows)
-            even_end_pair<END>(f.j, row, ra, rb, is_swapped ? b : a, is_swapped ? a : b, in[i]);
+            even_end_pair<END>(f.j, at, row, ra, rb, is_swapped ? b : a, is_swapped ? a : b, bias, in[i]);
     }
 }
 
@@ -370,6 +378,7 @@ __global__ void __launch_bounds__(EVEN_THREADS + 32, 2) even_kernel(const __grid
     using S = EvenShape<NT>;
     SHARED_ROOM(memory);
     __shared__ uint64_t barriers[2 * EVEN_STAGES];
+    __shared__ struct even_rows rows;
     launch_next();
     const uint32_t group = threadIdx.x / 128, first = even_first(f, blockIdx.x), end = even_first(f, blockIdx.x + 1);
     const struct even_ring ring = {
@@ -384,13 +393,18 @@ __global__ void __launch_bounds__(EVEN_THREADS + 32, 2) even_kernel(const __grid
         return;
     }
     launch_wait();
+    if (END == SKINNY_QKV && threadIdx.x < f.j.n_rows) {
+        rows.pos[threadIdx.x] = f.j.heads.pos[threadIdx.x];
+        rows.slot[threadIdx.x] = f.j.heads.slot[threadIdx.x];
+    }
+    meet<EVEN_THREADS>();
     struct even_at at = {0, 0};
     for (uint32_t unit = first; unit < end;) {
         const uint32_t tile = unit / f.per_tile, n = min(end, (tile + 1) * f.per_tile) - unit;
         float c[NT][4];
         even_sum<T, NT>(ring, group, n, at, c);
         if (unit == tile * f.per_tile)
-            even_end<NT, END>(f, tile, n, c);
+            even_end<NT, END>(f, rows, tile, n, c);
         else
 #pragma unroll
             for (int i = 0; i < NT; i++)

@@ -295,7 +295,7 @@ void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const s
 {
     const struct weight *const w[3] = {a->wq, a->wk, a->wv};
     bool skinny = true, bf16 = true, rounds = d->deterministic, unscaled = true, is_even = false;
-    cuda_trace(d, a->wq);
+    cuda_trace(d, a->wq, b->n_rows);
     for (int i = 0; i < 3; i++) {
         const bool small = cuda_is_skinny(d, matrix_of(w[i]), b->n_rows);
         skinny = skinny && small;
