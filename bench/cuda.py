@@ -188,8 +188,9 @@ def print_row(row):
 def run_products(lib, card):
     """Microseconds of a product by each way of making it, and the share of the limit; what few_rows_of is made from."""
     counts = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-    cells = [(way, name, rows) for way, name in ((1, "skinny"), (2, "slim"), (3, "library"), (4, "flow"))
-             for rows in counts if not (way == 1 and rows > 16) and not (way == 3 and rows < 4)]
+    cells = [(way, name, rows) for way, name in ((1, "skinny"), (2, "slim"), (3, "library"), (4, "flow"), (5, "even"))
+             for rows in counts if not (way == 1 and rows > 16) and not (way == 3 and rows < 4)
+             and not (way == 5 and rows > 32)]
     rows = (ctypes.c_uint32 * len(cells))(*(c[2] for c in cells))
     ways = (ctypes.c_int * len(cells))(*(c[0] for c in cells))
     us = (ctypes.c_double * len(cells))()
@@ -200,7 +201,7 @@ def run_products(lib, card):
                 print(f"{kind} {n_out}x{n_in}: FAILED", flush=True)
                 continue
             took = {(c[1], c[2]): t for c, t in zip(cells, us)}
-            for name in ("skinny", "slim", "library", "flow"):
+            for name in ("skinny", "slim", "library", "flow", "even"):
                 line = f"{kind + (' F8' if fp8 else ''):8}{n_out if name == 'skinny' else '':>6}{name:>8}"
                 for n in counts:
                     least = max(n_out * n_in * width / card[0], 2 * n * n_out * n_in / (card[2] if fp8 else card[1]))

@@ -73,6 +73,7 @@ def check_products(seed):
 
 
 SLIM_ROWS = [1, 2, 6, 8, 9, 16, 17, 32, 33, 64, 100]
+EVEN_ROWS = [1, 5, 8, 9, 16, 17, 31, 32]
 
 
 def check_slim(seed):
@@ -83,7 +84,27 @@ def check_flow(seed):
     check_own("flow", ["F16", "BF16"], seed)
 
 
-def check_own(way, dtypes, seed):
+def check_even(seed):
+    check_own("even", ["F16", "BF16"], seed, EVEN_ROWS)
+    ops.prefer("even")
+    for dtype in ("F16", "BF16"):  # inputs that fill no column, rows that fill no tile, tiles of many blocks
+        group(f"even odd shapes {dtype}", PRODUCTS[dtype], [
+            lambda r=r, s=s, t=dtype: ops.product("cuda", t, r, *s, seed + r)
+            for r in (5, 9, 31) for s in ((1040, 328), (16, 64), (144, 8), (128, 9000), (17000, 200))])
+        group(f"even projections {dtype}", 4 * PRODUCTS[dtype], [
+            lambda r=r, s=s, t=dtype: ops.feed_forward("cuda", t, r, *s, seed + r)
+            for r in (8, 16, 32) for s in ((272, 1040), (2048, 528), (512, 4096))])
+    cases = []
+    for i, s in enumerate((SHAPES[0], SHAPES[3], SHAPES[4], SHAPES[8], SHAPES[2], shape(8, 1, 64))):
+        for before, rows in (([0, 100, 16, 257, 700], [1, 6, 1, 1, 2]), (list(range(5, 70, 2))[:32], [1] * 32)):
+            cases.append(lambda s=s, b=before, r=rows, n=seed + i: (
+                ops.attention(["cuda"], "BF16", "BF16", dict(s, hidden=320), b, r, n)[0],
+                ops.attention(["cpu-ref"], "BF16", "BF16", dict(s, hidden=320), b, r, n)[0]))
+    group(f"even heads, {len(cases)} more", KV["BF16"], cases)
+    ops.prefer("table")
+
+
+def check_own(way, dtypes, seed, counts=SLIM_ROWS):
     """A kernel for some rows, made to do all: against float64, and each row alone against the same in company, bit for
     bit; the twin of that is the row beside it."""
     ops.prefer(way)
@@ -91,12 +112,13 @@ def check_own(way, dtypes, seed):
         bound = PRODUCTS[dtype]
         shapes = ((272, 768), (96, 4096), (2000, 1024))
         group(f"{way} product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
-                                               for r in SLIM_ROWS for s in shapes])
+                                               for r in counts for s in shapes])
         group(f"{way} feed-forward {dtype}", 4 * bound, [
-            lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r) for r in (1, 9, 33)])
+            lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r) for r in (1, 9, max(counts))])
         for n_out, n_in in shapes:
-            many = ops.product("cuda", dtype, 40, n_out, n_in, seed)[0]
-            few = ops.product("cuda", dtype, 40, n_out, n_in, seed, only=(3, 5))[0]
+            most = min(40, max(counts))
+            many = ops.product("cuda", dtype, most, n_out, n_in, seed)[0]
+            few = ops.product("cuda", dtype, most, n_out, n_in, seed, only=(3, 5))[0]
             if not np.array_equal(many[3:8], few) or np.array_equal(many[4:9], few):
                 failures.append(f"{way} {dtype} {n_out}x{n_in}: a row depends on its company")
                 print(failures[-1], flush=True)
@@ -553,6 +575,7 @@ def check_choices_kept(fp8):
 
 
 CHECKS = {"products": check_products, "chosen": check_chosen, "slim": check_slim, "flow": check_flow,
+          "even": check_even,
           "feed": check_feed_forward, "attention": check_attention, "wide": check_wide,
           "architectures": check_architectures, "models": check_models, "checkpoint": check_checkpoint,
           "sample": check_sample, "verify": check_verify, "deterministic": check_deterministic,

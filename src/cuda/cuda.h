@@ -49,7 +49,7 @@ void cuda_allow_wide(bool allow);
 
 /* Which kernels make products from now on, for measuring them against each other: those that the table of products.cu
  * names, or one kind wherever it can. */
-enum cuda_way { CUDA_WAY_TABLE, CUDA_WAY_SKINNY, CUDA_WAY_SLIM, CUDA_WAY_LIBRARY, CUDA_WAY_FLOW };
+enum cuda_way { CUDA_WAY_TABLE, CUDA_WAY_SKINNY, CUDA_WAY_SLIM, CUDA_WAY_LIBRARY, CUDA_WAY_FLOW, CUDA_WAY_EVEN };
 void cuda_prefer(enum cuda_way way);
 
 /* For tests: devices that are opened from now on choose, of the library's algorithms for a product, the last that works

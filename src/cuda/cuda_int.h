@@ -151,6 +151,8 @@ struct dev {
     bool is_recording;
     struct resident *resident;
     bool is_collecting; /* ops are written down for a resident kernel */
+    float *even_parts;  /* even.cuh: sums on their way between blocks; zero between kernels */
+    size_t even_parts_bytes;
 };
 
 /* Keep the first failure. */
@@ -188,7 +190,7 @@ void cuda_upload_end(struct dev *d);
 
 /* ahead.cu: an op with products says which matrix is its first; an op without asks what comes next, at most so much. */
 void cuda_trace_start(struct dev *d);
-void cuda_trace(struct dev *d, const struct weight *w);
+void cuda_trace(struct dev *d, const struct weight *w, uint32_t n_rows);
 struct ahead cuda_ahead(const struct dev *d, uint64_t most);
 
 /* resident.cu. Recording begins and ends; true from the three: the op is part of the kernel to come. flush launches

@@ -42,7 +42,7 @@ static void dev_close(struct dev *d)
         cublasLtDestroy(d->lt);
     cuda_slabs_free(d);
     void *const rooms[] = {d->lt_workspace, d->staging, d->unpacked, d->acts_f8, d->acts_scale, d->groups, d->plan,
-        d->parts, d->arrived, d->asks, d->words, d->masks, d->adjusted};
+        d->parts, d->arrived, d->asks, d->words, d->masks, d->adjusted, d->even_parts};
     for (size_t i = 0; i < COUNT_OF(rooms); i++)
         cudaFree(rooms[i]);
     cudaFreeHost(d->pinned);

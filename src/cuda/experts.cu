@@ -143,7 +143,7 @@ static struct skinny_job mixture_job(
 void cuda_experts(struct dev *d, const struct batch *b, const struct experts_args *a)
 {
     const uint32_t n = b->n_rows * a->top_k, n_experts = a->gate->n_mats, n_groups = groups_of(n, n_experts);
-    cuda_trace(d, a->gate);
+    cuda_trace(d, a->gate, b->n_rows);
     const size_t most = (size_t)d->rows_max * a->top_k;
     if (cuda_room(d, (void **)&d->groups, &d->groups_bytes, (4 * most + 3 * n_experts) * sizeof(uint32_t)) == NULL)
         return;

@@ -147,7 +147,7 @@ void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_arg
 {
     const struct matrix *gate = matrix_of(a->gate), *up = matrix_of(a->up);
     const uint32_t n = a->gate->n_out;
-    cuda_trace(d, a->gate);
+    cuda_trace(d, a->gate, b->n_rows);
     if (gate->format == up->format && cuda_is_skinny(d, gate, b->n_rows)) {
         gate_up_skinny(d, b, a);
         return;

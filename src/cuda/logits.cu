@@ -16,7 +16,7 @@ __global__ static void cap_kernel(float *x, uint32_t n, float scale, float cap)
 void cuda_logits(struct dev *d, const struct logits_args *a)
 {
     const struct matrix *m = matrix_of(a->head);
-    cuda_trace(d, a->head);
+    cuda_trace(d, a->head, a->n_rows);
     const uint32_t n = a->head->n_out;
     const struct product p = {m, n, a->n_rows, a->in, a->out, n, false, false};
     cuda_product(d, &p);

@@ -6,7 +6,7 @@
 #define LOOKERS     16 /* blocks beside those of the rows, that look ahead */
 #define AHEAD_BYTES ((uint64_t)12 << 20)
 #define AHEAD_ROWS  64 /* more leave the memory no time */
-#define HELD        4   /* float4 a thread */
+#define HELD        4  /* float4 a thread */
 
 /* The first quads of a row of this thread, zeros where there are none, and the sum of their squares. */
 __device__ static float row_hold(const float4 *row, uint32_t quads, float4 (&held)[HELD])
@@ -21,36 +21,44 @@ __device__ static float row_hold(const float4 *row, uint32_t quads, float4 (&hel
     return sum;
 }
 
-__global__ static void norm_kernel(const float *x, const uint32_t *rows, uint32_t n, const float *gain, float eps,
-    struct act_rows out, uint32_t n_rows, struct ahead ahead)
+__device__ __forceinline__ float4 normed(float4 v, float inv, float4 g)
 {
+    return make_float4(v.x * inv * g.x, v.y * inv * g.y, v.z * inv * g.z, v.w * inv * g.w);
+}
+
+/* Gains are weights: they are asked for before the kernel before this one ends, and what comes next may settle beside
+ * it, which is what the few registers are for (even.cuh). */
+__global__ static void __launch_bounds__(THREADS, 5) norm_kernel(const float *x, const uint32_t *rows, uint32_t n,
+    const float *gain, float eps, struct act_rows out, uint32_t n_rows, struct ahead ahead)
+{
+    launch_next();
     if (blockIdx.x >= n_rows) {
         look_ahead(ahead, (blockIdx.x - n_rows) * THREADS + threadIdx.x, LOOKERS * THREADS);
         return;
     }
-    launch_wait();
-    const float4 *row = (const float4 *)(x + (size_t)(rows != NULL ? rows[blockIdx.x] : blockIdx.x) * n);
-    const float4 *gains = (const float4 *)gain;
+    const float4 *gains = (const float4 *)gain + threadIdx.x;
     const uint32_t quads = n / 4;
-    float4 held[HELD];
-    float sum = row_hold(row, quads, held);
-    for (uint32_t at = threadIdx.x + HELD * blockDim.x; at < quads; at += blockDim.x) {
-        const float4 v = row[at];
+    float4 held[HELD], g[HELD];
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        g[i] = threadIdx.x + i * THREADS < quads ? gains[i * THREADS] : make_float4(0, 0, 0, 0);
+    launch_wait();
+    x += (size_t)(rows != NULL ? rows[blockIdx.x] : blockIdx.x) * n;
+    float sum = row_hold((const float4 *)x, quads, held);
+#pragma unroll 1
+    for (uint32_t at = threadIdx.x + HELD * THREADS; at < quads; at += THREADS) {
+        const float4 v = ((const float4 *)x)[at];
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
     const float inv = rsqrtf(block_reduce<false>(sum) / (float)n + eps);
-    for (uint32_t i = 0, at = threadIdx.x; at < quads; at += blockDim.x, i++) {
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (i >= HELD)
-            v = row[at];
+    const size_t to = (size_t)blockIdx.x * n + 4 * threadIdx.x;
 #pragma unroll
-        for (uint32_t k = 0; k < HELD; k++)
-            if (k == i)
-                v = held[k];
-        const float4 g = gains[at];
-        const float4 y = make_float4(v.x * inv * g.x, v.y * inv * g.y, v.z * inv * g.z, v.w * inv * g.w);
-        act_put4(out, (size_t)blockIdx.x * n + 4 * at, y);
-    }
+    for (int i = 0; i < HELD; i++)
+        if (threadIdx.x + i * THREADS < quads)
+            act_put4(out, to + 4 * i * THREADS, normed(held[i], inv, g[i]));
+#pragma unroll 1
+    for (uint32_t i = HELD * THREADS; threadIdx.x + i < quads; i += THREADS)
+        act_put4(out, to + 4 * i, normed(((const float4 *)x)[threadIdx.x + i], inv, gains[i]));
 }
 
 /* The same, for products that read e4m3; a row is held whole. */
@@ -72,8 +80,7 @@ __global__ static void norm_f8_kernel(const float *x, const uint32_t *rows, uint
     for (int i = 0; i < HELD; i++) {
         const uint32_t at = threadIdx.x + i * blockDim.x;
         const float4 g = at < quads ? gains[at] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        held[i] =
-            make_float4(held[i].x * inv * g.x, held[i].y * inv * g.y, held[i].z * inv * g.z, held[i].w * inv * g.w);
+        held[i] = normed(held[i], inv, g);
     }
     row_to_f8(held, quads, out + (size_t)blockIdx.x * n, scales + blockIdx.x);
 }

@@ -14,8 +14,8 @@ extern "C" {
 
 #include <cstring>
 
-/* Up to how many rows which kernel is the fastest: skinny, then slim, then the library. `bench/cuda --products` prints
- * what the table is made of. */
+/* Up to how many rows which kernel is the fastest where even cannot be: skinny, then slim, then the library.
+ * `bench/cuda --products` prints what the table is made of. */
 struct few_rows {
     uint32_t skinny, slim;
     bool tall; /* from 4 rows on slim is the faster for a matrix that gives its blocks enough to do without cut sums */
@@ -30,6 +30,8 @@ static struct few_rows few_rows_of(enum format f)
     default: return {16, 64, true};
     }
 }
+
+#define EVEN_LEAST 3 /* rows from which even is the faster, where it can be */
 
 #define SKINNY_MOST 16 /* rows that its kernel takes at a time */
 
@@ -53,7 +55,7 @@ static enum cuda_way way_fixed(const struct dev *d, bool flow, uint32_t n_rows)
 
 enum cuda_way cuda_way_of(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in, uint32_t n_rows)
 {
-    const bool flow = flow_has(d, format, n_in);
+    const bool flow = flow_has(d, format, n_in), even = even_has(d, format, n_out, n_in) && n_rows <= EVEN_MOST;
     const struct few_rows few = few_rows_of(format);
     if (!skinny_has(format) || n_in % 8 != 0)
         return CUDA_WAY_LIBRARY;
@@ -64,8 +66,11 @@ enum cuda_way cuda_way_of(const struct dev *d, enum format format, uint32_t n_ou
     case CUDA_WAY_SKINNY: return n_rows <= SKINNY_MOST ? CUDA_WAY_SKINNY : CUDA_WAY_SLIM;
     case CUDA_WAY_SLIM: return n_rows <= 64 ? CUDA_WAY_SLIM : CUDA_WAY_LIBRARY;
     case CUDA_WAY_FLOW: return flow && n_rows <= FLOW_ROWS ? CUDA_WAY_FLOW : CUDA_WAY_LIBRARY;
+    case CUDA_WAY_EVEN: return even ? CUDA_WAY_EVEN : CUDA_WAY_LIBRARY;
     default: break;
     }
+    if (even && n_rows >= EVEN_LEAST)
+        return CUDA_WAY_EVEN;
     const bool is_tall = few.tall && n_rows >= 4 && slim_chains(n_out, n_in) < SLIM_CHAINS;
     if (n_rows <= few.skinny && !is_tall)
         return CUDA_WAY_SKINNY;

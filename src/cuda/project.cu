@@ -40,7 +40,7 @@ void cuda_project(struct dev *d, const struct batch *b, const struct project_arg
 {
     const struct matrix *m = matrix_of(a->w);
     const uint32_t n = a->w->n_out;
-    cuda_trace(d, a->w);
+    cuda_trace(d, a->w, b->n_rows);
     if (a->post_gain == NULL && a->w->bias == NULL && n % 4 == 0 && cuda_leaves_scales(d, m, b->n_rows)) {
         const struct product p = {m, n, b->n_rows, a->in, a->scratch, n, false, true, true};
         cuda_product(d, &p);

@@ -294,11 +294,13 @@ static void qkv_products(struct dev *d, const struct batch *b, const struct qkv_
 void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a)
 {
     const struct weight *const w[3] = {a->wq, a->wk, a->wv};
-    bool skinny = true, bf16 = true, rounds = d->deterministic, unscaled = true;
-    cuda_trace(d, a->wq);
+    bool skinny = true, bf16 = true, rounds = d->deterministic, unscaled = true, is_even = false;
+    cuda_trace(d, a->wq, b->n_rows);
     for (int i = 0; i < 3; i++) {
         const bool small = cuda_is_skinny(d, matrix_of(w[i]), b->n_rows);
         skinny = skinny && small;
+        is_even =
+            is_even || cuda_way_of(d, matrix_of(w[i])->format, w[i]->n_out, w[i]->n_in, b->n_rows) == CUDA_WAY_EVEN;
         bf16 = bf16 && !small && cuda_gives_bf16(d, matrix_of(w[i]));
         rounds = rounds && cuda_gives_bf16(d, matrix_of(w[i]));
         unscaled = unscaled && bf16 && cuda_leaves_scales(d, matrix_of(w[i]), b->n_rows);
@@ -306,8 +308,9 @@ void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const s
     const enum dtype kv_dtype = a->layer->dtype;
     const bool plain_kv = kv_dtype != DTYPE_Q8_0;
     /* Where flow.cuh cannot take the heads, another kernel would, with other sums than many rows have. */
-    const bool even = !d->deterministic || !d->chained || flow_has_heads(a->head_dim, a->rope_dims);
-    if (skinny && plain_kv && a->q_gain == NULL && a->k_gain == NULL && a->head_dim % 16 == 0 && even) {
+    const bool alike = !d->deterministic || !d->chained || flow_has_heads(a->head_dim, a->rope_dims);
+    const bool has_heads = !is_even || even_has_heads(a->head_dim, a->rope_dims, a->rope);
+    if (skinny && plain_kv && a->q_gain == NULL && a->k_gain == NULL && a->head_dim % 16 == 0 && alike && has_heads) {
         qkv_skinny(d, b, kv, a, rounds);
         return;
     }

@@ -28,6 +28,10 @@ void cuda_skinny(struct dev *d, enum format format, const struct skinny_job *j)
             cuda_flow(d, format, j);
             return;
         }
+        if (way == CUDA_WAY_EVEN) {
+            cuda_even(d, format, j);
+            return;
+        }
         if (way != CUDA_WAY_SKINNY) {
             slim(d, format, j);
             return;

@@ -1,6 +1,6 @@
 /* Products of few rows: the weights are read once, from the layout they lie in, and the rest of the op is done where
  * the sums come out. skinny.cuh has the kernel for the fewest, slim.cuh the one for more; skinny_*.cu and slim_*.cu one
- * family of formats each; flow.cuh that for 16-bit floats on cards with a copy engine. */
+ * family of formats each; flow.cuh and even.cuh those for 16-bit floats on cards with a copy engine. */
 #ifndef CUDA_SKINNY_H
 #define CUDA_SKINNY_H
 
@@ -67,6 +67,12 @@ bool skinny_has(enum format format);
 bool flow_has(const struct dev *d, enum format format, uint32_t n_in);
 bool flow_has_heads(uint32_t head_dim, uint32_t rope_dims);
 void cuda_flow(struct dev *d, enum format format, const struct skinny_job *j);
+
+/* even.cu: for 16-bit floats in matrices of such a shape, and for heads of such a shape; up to EVEN_MOST rows. */
+#define EVEN_MOST 32
+bool even_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in);
+bool even_has_heads(uint32_t head_dim, uint32_t rope_dims, enum rope_style rope);
+void cuda_even(struct dev *d, enum format format, const struct skinny_job *j);
 
 /* The families. nt is 1 or 2: blocks of 8 activation rows. */
 void skinny_plain(struct dev *d, enum format format, uint32_t nt, dim3 grid, const struct skinny_job *j);

@@ -20,6 +20,10 @@
 bool tma_map(struct dev *d, CUtensorMap *map, const void *matrix, uint64_t n_rows, uint64_t row_bytes, uint64_t pitch,
     uint32_t rows, uint32_t cols);
 
+/* The same for a box of up to five dimensions, the first in bytes; strides are of the others. */
+bool tma_map_boxes(struct dev *d, CUtensorMap *map, const void *base, uint32_t rank, const uint64_t *sizes,
+    const uint64_t *strides, const uint32_t *box);
+
 #ifdef __CUDACC__
 
 __device__ __forceinline__ uint32_t shared_at(const void *p)

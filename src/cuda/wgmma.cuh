@@ -78,15 +78,32 @@ template <int N> __device__ __forceinline__ void warpgroup_registers_up()
     ", "                                                                                                               \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                                 \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_4  "%0, %1, %2, %3"
+#define NAMES_8  NAMES_4 ", %4, %5, %6, %7"
+#define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #if __CUDA_ARCH_FEAT_SM90_ALL
 #define WGMMA(...) asm volatile(__VA_ARGS__)
 #else
 #define WGMMA(...) (void)0
 #endif
 
-/* keys: c (64 x 128) = or += a x b^T, 16 elements of each: rows of both are k.
+/* rows: c (64 x 8, 16, 32 or 64) = or += a x b^T, 16 elements of each: rows of both are k.
+ * keys: c (64 x 128) = or += a x b^T, 16 elements of each: rows of both are k.
  * values: c (64 x 64, or 128) = or += a x b: 16 rows of b are k, its columns lie behind each other. */
+#define WGMMA_ROWS(T, type, NT, shape, names, a_at, b_at, adds_at, ...)                                                \
+    __device__ __forceinline__ void wgmma_rows(T, float(&c)[NT][4], uint64_t a, uint64_t b, bool adds)                 \
+    {                                                                                                                  \
+        WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " adds_at ", 0;\n\twgmma.mma_async.sync.aligned.m64" shape         \
+              "k16.f32." type " {" names "}, " a_at ", " b_at ", p, 1, 1, 0, 0;\n\t}"                                  \
+              : __VA_ARGS__                                                                                            \
+              : "l"(a), "l"(b), "r"((uint32_t)adds));                                                                  \
+    }
 #define WGMMA_OF(T, type)                                                                                              \
+    WGMMA_ROWS(T, type, 1, "n8", NAMES_4, "%4", "%5", "%6", SUMS_OF(c, 0))                                             \
+    WGMMA_ROWS(T, type, 2, "n16", NAMES_8, "%8", "%9", "%10", SUMS_OF(c, 0), SUMS_OF(c, 1))                            \
+    WGMMA_ROWS(                                                                                                        \
+        T, type, 4, "n32", NAMES_16, "%16", "%17", "%18", SUMS_OF(c, 0), SUMS_OF(c, 1), SUMS_OF(c, 2), SUMS_OF(c, 3))  \
+    WGMMA_ROWS(T, type, 8, "n64", NAMES_32, "%32", "%33", "%34", SUMS(c, 0))                                           \
     __device__ __forceinline__ void wgmma_keys(T, float(&c)[16][4], uint64_t a, uint64_t b, bool adds)                 \
     {                                                                                                                  \
         WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\twgmma.mma_async.sync.aligned.m64n128k16.f32." type      \
@@ -114,8 +131,12 @@ WGMMA_OF(__nv_bfloat16, "bf16.bf16")
 
 #undef WGMMA_OF
 #undef WGMMA
+#undef WGMMA_ROWS
 #undef NAMES_64
 #undef NAMES_32
+#undef NAMES_16
+#undef NAMES_8
+#undef NAMES_4
 #undef SUMS
 #undef SUMS_OF
 

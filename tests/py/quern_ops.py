@@ -29,7 +29,7 @@ def record(on):
     library().quern_op_record(int(on))
 
 
-WAYS = {"table": 0, "skinny": 1, "slim": 2, "library": 3, "flow": 4}
+WAYS = {"table": 0, "skinny": 1, "slim": 2, "library": 3, "flow": 4, "even": 5}
 
 
 def prefer(way):

@@ -1,0 +1,104 @@
+/* How a product is cut for even.cuh, and its launches. */
+#include "cuda/even.cuh"
+
+#define UNITS_LEAST 4 /* of a block: more blocks would wait longer for each other's sums than they gain */
+
+bool even_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in)
+{
+    return d->capability >= 90 && (format == FORMAT_F16 || format == FORMAT_BF16) && n_in % 8 == 0 && n_out % 16 == 0;
+}
+
+/* Halves of heads must come in as many runs as a box has, or a part of that. */
+bool even_has_heads(uint32_t head_dim, uint32_t rope_dims, enum rope_style rope)
+{
+    const uint32_t runs = head_dim / 16, box = EVEN_ROWS / 16;
+    const bool fits = head_dim % 16 == 0 && (runs >= box ? runs % box == 0 : box % runs == 0);
+    return head_dim % 16 == 0 && (rope != ROPE_HALVES || (rope_dims == head_dim && fits));
+}
+
+/* How the pairs of runs of a matrix lie: rows of a run, its second of two, and the pair behind it, all in bytes; pairs
+ * come in groups. */
+struct runs {
+    uint64_t row, second, next, group;
+    uint32_t n, n_groups; /* pairs of a group; groups */
+};
+
+static struct runs runs_of(const struct skinny_job *j)
+{
+    const uint64_t row = j->row_bytes;
+    struct runs r = {row, 8 * row, 16 * row, j->n_out * row, j->n_out / 16, 1};
+    if (j->end == SKINNY_GLU) {
+        r.second = (uint64_t)(j->w1 > j->w0 ? j->w1 - j->w0 : j->w0 - j->w1);
+        r.next = 8 * row;
+        r.n = j->n_out / 8;
+    } else if (j->end == SKINNY_QKV && j->heads.rope == ROPE_HALVES) {
+        r.second = j->heads.head_dim / 2 * row;
+        r.next = 8 * row;
+        r.group = j->heads.head_dim * row;
+        r.n = j->heads.head_dim / 16;
+        r.n_groups = j->n_out / j->heads.head_dim;
+    } else if (j->end == SKINNY_QKV) {
+        r.row = 2 * row;
+        r.second = row;
+    }
+    return r;
+}
+
+static bool map_weights(struct dev *d, struct even_job *f)
+{
+    const struct skinny_job *j = &f->j;
+    const struct runs r = runs_of(j);
+    const bool is_grouped = j->end == SKINNY_QKV && j->heads.rope == ROPE_HALVES;
+    const uint32_t box = EVEN_ROWS / 16, runs = is_grouped && r.n < box ? r.n : box;
+    const uint64_t sizes[5] = {(uint64_t)j->n_in * 2, 8, 2, r.n, r.n_groups};
+    const uint64_t strides[4] = {r.row, r.second, r.next, r.group};
+    const uint32_t boxes[5] = {TMA_COLUMN, 8, 2, runs, box / runs};
+    f->group_runs = is_grouped ? r.n : UINT32_MAX;
+    return tma_map_boxes(d, &f->w, j->end == SKINNY_GLU && j->w1 < j->w0 ? j->w1 : j->w0, 5, sizes, strides, boxes);
+}
+
+static bool map_rows(struct dev *d, struct even_job *f, uint32_t rows)
+{
+    const uint64_t sizes[2] = {(uint64_t)f->j.n_in * 2, f->j.n_rows}, stride = sizes[0];
+    const uint32_t box[2] = {TMA_COLUMN, rows};
+    return tma_map_boxes(d, &f->act, f->j.act, 2, sizes, &stride, box);
+}
+
+template <typename T, int NT> static void launch_end(struct dev *d, struct even_job *f)
+{
+    const size_t bytes = (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float); /* for any rows: graphs keep it */
+    f->parts = (float *)cuda_room(d, (void **)&d->even_parts, &d->even_parts_bytes, bytes);
+    if (f->parts == NULL || !map_rows(d, f, 8 * NT))
+        return;
+    void (*const kernel)(const struct even_job) = f->j.end == SKINNY_STORE ? even_kernel<T, NT, SKINNY_STORE>
+                                                  : f->j.end == SKINNY_ADD ? even_kernel<T, NT, SKINNY_ADD>
+                                                  : f->j.end == SKINNY_GLU ? even_kernel<T, NT, SKINNY_GLU>
+                                                                           : even_kernel<T, NT, SKINNY_QKV>;
+    const uint32_t most = (f->n_units + UNITS_LEAST - 1) / UNITS_LEAST, blocks = most < d->n_sms ? most : d->n_sms;
+    cuda_launch(d, kernel, dim3(blocks), EVEN_THREADS + 32, EvenShape<NT>::BYTES, *f);
+}
+
+template <typename T> static void launch_rows(struct dev *d, struct even_job *f)
+{
+    if (f->j.n_rows <= 8)
+        launch_end<T, 1>(d, f);
+    else if (f->j.n_rows <= 16)
+        launch_end<T, 2>(d, f);
+    else
+        launch_end<T, 4>(d, f);
+}
+
+void cuda_even(struct dev *d, enum format format, const struct skinny_job *j)
+{
+    struct even_job f = {};
+    f.j = *j;
+    const uint32_t rows = j->end == SKINNY_GLU ? 2 * j->n_out : j->n_out;
+    f.per_tile = (j->n_in + EVEN_K - 1) / EVEN_K;
+    f.n_units = (rows + EVEN_ROWS - 1) / EVEN_ROWS * f.per_tile;
+    if (!map_weights(d, &f))
+        return;
+    if (format == FORMAT_F16)
+        launch_rows<__half>(d, &f);
+    else
+        launch_rows<__nv_bfloat16>(d, &f);
+}
