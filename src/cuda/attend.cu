@@ -18,7 +18,7 @@ static bool has_tiles(const struct attend_args *a)
 static bool make_room(struct dev *d, const struct attend_args *a)
 {
     const size_t part = (size_t)PARTS_MAX * a->n_heads * (a->head_dim + 2) * sizeof(float);
-    const size_t counters = (size_t)d->rows_max * a->n_kv_heads * sizeof(uint32_t);
+    const size_t counters = ((size_t)d->rows_max * a->n_kv_heads + 2) * sizeof(uint32_t);
     return cuda_room(d, (void **)&d->parts, &d->parts_bytes, part) != NULL &&
            cuda_room(d, (void **)&d->arrived, &d->arrived_bytes, counters) != NULL &&
            cuda_room(d, (void **)&d->plan, &d->plan_bytes, plan_bytes(d->rows_max)) != NULL;
@@ -67,17 +67,19 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
                                : wide > 0       ? wide
                                                 : attend_tile_rows(a->head_dim, j.per_kv);
     if (d->is_collecting && resident_attend(d, b, &j)) {
-        const struct cut cut = {d->n_sms, j.n_kv_heads, resident_positions(d)};
+        const struct cut cut = {d->n_sms, j.n_kv_heads, resident_positions(d), PACK / j.per_kv};
         if (!fixed) /* chunks need no plan */
             attend_plan(d, b, j.per_kv, tile_rows, &cut);
         return;
     }
-    const struct cut cut = attend_cut(d, &j);
+    const struct cut cut = fixed ? attend_cut(d, &j) : attend_team_cut(d, b, &j);
     attend_plan(d, b, j.per_kv, tile_rows, &cut);
     if (chunks)
         attend_chunks(d, &j);
-    else
+    else if (fixed)
         attend_decode(d, b, &j);
+    else
+        attend_team(d, b, &j);
     const bool may_be_tiles =
         b->n_rows > 1 || (uint64_t)kv->n_blocks * kv->block_tokens > (uint64_t)PARTS_MAX * cut.unit;
     if (fixed && may_be_tiles) {

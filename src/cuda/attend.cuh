@@ -26,9 +26,10 @@ struct plan_tile {
 };
 
 /* Whom the parts are for: blocks, each of which takes one part of one kv head at a time, of `unit` positions at least;
- * of just as many where the cuts may not depend on the batch. */
+ * of just as many where the cuts may not depend on the batch. A tile has so many rows. group: for attend_team.cu, whose
+ * warps take so many positions at a time; else 0. */
 struct cut {
-    uint32_t blocks, n_kv_heads, unit;
+    uint32_t blocks, n_kv_heads, unit, rows, group;
 };
 
 struct plan {
@@ -72,7 +73,7 @@ struct attend_job {
     const struct plan_item *items;
     const struct plan_tile *tiles;
     float *parts, *part_sums; /* [PARTS_MAX][heads][D]; [PARTS_MAX][heads][2]: maximum, sum */
-    uint32_t *arrived;        /* [row][kv heads] */
+    uint32_t *arrived;        /* [row][kv heads], then the two of attend_team.cu */
     struct act_rows out;      /* [T][heads * D] */
     struct ahead ahead;
 };
@@ -190,11 +191,15 @@ template <int THREADS> __device__ inline bool attend_is_last(uint32_t *counter, 
     return last;
 }
 
-/* Launchers: attend_plan.cu, attend_decode.cu, attend_prefill.cu, attend_wide.cu, attend_chunks.cu,
+/* Launchers: attend_plan.cu, attend_decode.cu, attend_team.cu, attend_prefill.cu, attend_wide.cu, attend_chunks.cu,
  * attend_simple.cu. */
 void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, const struct cut *cut);
 uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv);
-struct cut attend_cut(const struct dev *d, const struct attend_job *j); /* of attend_decode */
+/* Few rows where cuts may depend on the batch. */
+struct cut attend_team_cut(const struct dev *d, const struct batch *b, const struct attend_job *j);
+void attend_team(struct dev *d, const struct batch *b, const struct attend_job *j);
+/* Few rows in fixed cuts. */
+struct cut attend_cut(const struct dev *d, const struct attend_job *j);
 void attend_decode(struct dev *d, const struct batch *b, const struct attend_job *j);
 /* Tiles of PACK pairs, part after part: the same bits as attend_decode gives, for any number of rows. */
 void attend_whole(struct dev *d, const struct batch *b, const struct attend_job *j);

@@ -1,4 +1,5 @@
-/* Attention of sequences with few rows (decoding, or a few drafted tokens): a flash kernel over parts of the context.
+/* Attention of sequences with few rows in fixed cuts, for --deterministic where attend_chunks.cu cannot be: a flash
+ * kernel over parts of the context.
  *
  * A block takes one part (as many positions as the plan says, at a multiple of it) of one sequence and one kv head, for
  * all the query heads that share it: they are the rows of the matrix unit's tile, so keys and values are read once. Its
@@ -7,7 +8,7 @@
  * are as many as the chip holds and walk the plan.
  *
  * Parts of a sequence are joined by whichever block finishes last, in ascending order, so the order of arrival changes
- * no bit; with --deterministic the cuts too belong to the sequence, and neither does the batch. */
+ * no bit; the cuts belong to the sequence, and neither does the batch. */
 #include "cuda/attend_cache.cuh"
 
 #define WARPS   4
@@ -378,8 +379,8 @@ static void run_cache(struct dev *d, const struct attend_job *j, bool whole)
 
 struct cut attend_cut(const struct dev *d, const struct attend_job *j)
 {
-    const uint32_t unit = attend_has_chunks(d, j) ? CHUNK : d->deterministic ? SPLIT : WARPS * 16;
-    return {d->n_sms * (j->head_dim <= 128 ? BLOCKS<128> : BLOCKS<256>), j->n_kv_heads, unit};
+    const uint32_t blocks = d->n_sms * (j->head_dim <= 128 ? BLOCKS<128> : BLOCKS<256>);
+    return {blocks, j->n_kv_heads, attend_has_chunks(d, j) ? CHUNK : (uint32_t)SPLIT, attend_rows(PACK, j->per_kv), 0};
 }
 
 void attend_decode(struct dev *d, const struct batch *, const struct attend_job *j)

@@ -350,6 +350,14 @@ template <bool TRANSPOSED> __device__ __forceinline__ void load_matrices(uint32_
                      : "memory");
 }
 
+/* An 8 x 8 matrix of 16-bit elements, of which lane 4g+t has (g, 2t) and (g, 2t+1): its columns become the rows. */
+__device__ __forceinline__ uint32_t turn_matrix(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 /* 16 bytes from global to shared memory behind the thread's back; zeros when there is nothing to read. */
 __device__ __forceinline__ void copy_async(void *shared, const void *global, bool there)
 {

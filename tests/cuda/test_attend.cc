@@ -183,7 +183,7 @@ static std::vector<float> attend(
     const uint32_t per_kv = c.n_heads / c.n_kv_heads, rows_max = std::max(m.n_rows, 64u);
     aligned<unsigned char> plan(plan_bytes(rows_max));
     aligned<float> room((size_t)PARTS_MAX * c.n_heads * (c.head_dim + 2)), out(m.n_rows * c.n_heads * c.head_dim);
-    aligned<uint32_t> arrived((size_t)rows_max * c.n_kv_heads, 0);
+    aligned<uint32_t> arrived((size_t)rows_max * c.n_kv_heads + 2, 0);
     device.n_sms = multiprocessors;
     device.rows_max = rows_max;
     device.deterministic = fixed;
@@ -222,15 +222,17 @@ static std::vector<float> attend(
     const uint32_t tile_rows = chunks || wide ? attend_wide_rows(&device, &j)
                                : fixed        ? PACK / per_kv
                                               : attend_tile_rows(c.head_dim, per_kv);
-    const struct cut cut = attend_cut(&device, &j);
+    const struct cut cut = fixed ? attend_cut(&device, &j) : attend_team_cut(&device, &b, &j);
     attend_plan(&device, &b, per_kv, tile_rows, &cut);
     if (resident)
         cuda_launch(&device, resident_chunks_kernel, dim3(multiprocessors), CHUNK_THREADS, sizeof(struct chunk_ahead),
             j, b.n_seqs, parts_max);
     else if (chunks)
         attend_chunks(&device, &j);
-    else
+    else if (fixed)
         attend_decode(&device, &b, &j);
+    else
+        attend_team(&device, &b, &j);
     if (resident)
         expect(chunks && m.n_rows == b.n_seqs, "a resident step has one row a sequence");
     else if (chunks)
@@ -385,6 +387,8 @@ int main()
         const std::vector<part> parts = {
             {1, 0, 1}, {2, 700, 6}, {3, 33, std::min(8u, few)}, {4, 255, 1}, {5, 0, std::min(9u, few)}, {6, 300, 2}};
         check_near(c, parts, false);
+        for (const uint32_t rows : {1u, 3u}) /* one context so long that it is cut, beside some that are not */
+            check_near(c, {{1, 40, 1}, {2, 2800, rows}, {3, 300, 1}}, false);
         const bool by_groups = c.kv != DTYPE_Q8_0 && (c.head_dim == 64 || c.head_dim == 128);
         for (const bool chained : {false, true}) {
             device.chained = chained;

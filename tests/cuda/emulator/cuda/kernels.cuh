@@ -409,6 +409,13 @@ template <class T> T __shfl_xor_sync(unsigned, T x, int other)
 {
     return emulated_exchange(x, threadIdx.x % 32 ^ other);
 }
+inline bool __any_sync(unsigned, bool x)
+{
+    uint32_t any = x;
+    for (int step = 1; step < 32; step *= 2)
+        any |= emulated_exchange(any, threadIdx.x % 32 ^ step);
+    return any != 0;
+}
 
 template <bool IS_MAX> float block_reduce(float x)
 {
@@ -479,6 +486,16 @@ template <bool TRANSPOSED> void load_matrices(uint32_t r[4], const void *shared_
         const uint32_t one = 2 * (lane % 4), two = one + 1, other = lane / 4;
         r[m] = TRANSPOSED ? at(one, other) | at(two, other) << 16 : at(other, one) | at(other, two) << 16;
     }
+}
+
+inline uint32_t turn_matrix(uint32_t x)
+{
+    emulated_warp &w = emulated_lanes();
+    const uint32_t lane = threadIdx.x % 32, side = emulated_side(), row = lane / 4, one = 8 * (lane % 4) + row / 2;
+    w.word[side][lane] = x;
+    emulated_meet_warp();
+    const uint32_t low = w.word[side][one], high = w.word[side][one + 4];
+    return row % 2 == 0 ? (low & 0xffff) | high << 16 : low >> 16 | (high & 0xffff0000u);
 }
 
 #endif
