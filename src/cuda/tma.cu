@@ -6,8 +6,8 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
     const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-bool tma_map(struct dev *d, CUtensorMap *map, const void *matrix, uint64_t n_rows, uint64_t row_bytes, uint64_t pitch,
-    uint32_t rows, uint32_t cols)
+static bool describe(struct dev *d, CUtensorMap *map, const void *memory, uint32_t n, const cuuint64_t *sizes,
+    const cuuint64_t *strides, const cuuint32_t *box)
 {
     static encode_fn encode;
     if (encode == NULL) {
@@ -16,14 +16,29 @@ bool tma_map(struct dev *d, CUtensorMap *map, const void *matrix, uint64_t n_row
         CUDA_DO(d, cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &how));
         encode = (encode_fn)found;
     }
-    const cuuint64_t sizes[3] = {TMA_COLUMN, n_rows, (row_bytes + TMA_COLUMN - 1) / TMA_COLUMN};
-    const cuuint64_t strides[2] = {pitch, TMA_COLUMN};
-    const cuuint32_t box[3] = {TMA_COLUMN, rows, cols}, every[3] = {1, 1, 1};
+    const cuuint32_t every[5] = {1, 1, 1, 1, 1};
     const bool made =
-        encode != NULL && encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)matrix, sizes, strides, box, every,
+        encode != NULL && encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, n, (void *)memory, sizes, strides, box, every,
                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
     if (!made)
         cuda_note(d, (int)cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
     return made;
+}
+
+bool tma_map(struct dev *d, CUtensorMap *map, const void *matrix, uint64_t n_rows, uint64_t row_bytes, uint64_t pitch,
+    uint32_t rows, uint32_t cols)
+{
+    const cuuint64_t sizes[3] = {TMA_COLUMN, n_rows, (row_bytes + TMA_COLUMN - 1) / TMA_COLUMN};
+    const cuuint64_t strides[2] = {pitch, TMA_COLUMN};
+    const cuuint32_t box[3] = {TMA_COLUMN, rows, cols};
+    return describe(d, map, matrix, 3, sizes, strides, box);
+}
+
+bool tma_map_runs(struct dev *d, CUtensorMap *map, const void *memory, uint32_t row_bytes, uint32_t cols)
+{
+    const cuuint64_t sizes[5] = {TMA_COLUMN, 8, cols, TMA_RUN / 8, (cuuint64_t)1 << 31};
+    const cuuint64_t strides[4] = {row_bytes, TMA_COLUMN, 8 * (cuuint64_t)row_bytes, TMA_STEP};
+    const cuuint32_t box[5] = {TMA_COLUMN, 8, cols, TMA_RUN / 8, 1};
+    return describe(d, map, memory, 5, sizes, strides, box);
 }

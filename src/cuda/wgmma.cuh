@@ -42,12 +42,20 @@ __device__ __forceinline__ void wgmma_commit()
 #endif
 }
 
-/* and is done here. */
-__device__ __forceinline__ void wgmma_wait()
+/* and is done here: all but the newest LEFT. */
+template <int LEFT = 0> __device__ __forceinline__ void wgmma_wait()
 {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 #endif
+}
+
+/* Whoever reads these sums does so behind this line. */
+template <int N> __device__ __forceinline__ void wgmma_hold(float (&c)[N][4])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])::"memory");
 }
 
 /* This warpgroup's threads give registers back, or take them: N each from here on. */
