@@ -42,11 +42,11 @@ __device__ __forceinline__ void wgmma_commit()
 #endif
 }
 
-/* and is done here: all but the newest LEFT. */
-template <int LEFT = 0> __device__ __forceinline__ void wgmma_wait()
+/* and is done here. */
+__device__ __forceinline__ void wgmma_wait()
 {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #endif
 }
 

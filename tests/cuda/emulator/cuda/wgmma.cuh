@@ -20,7 +20,7 @@ inline void wgmma_begin()
 inline void wgmma_commit()
 {
 }
-template <int LEFT = 0> void wgmma_wait()
+inline void wgmma_wait()
 {
 }
 template <int N> void wgmma_hold(float (&)[N][4])
