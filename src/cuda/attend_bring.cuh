@@ -1,9 +1,9 @@
-/* What the two sides of attend_wide.cu share, and the side that brings: the next tile, its queries, keys and values.
+/* What the two sides of attend_wide.cu share, and the side that brings: which tile is next, its keys and its values.
  *
  * Keys and values lie in places of a ring, KEYS positions each: keys, values, keys and so on; a barrier of each place
  * says that it is full, another that it is free. Each of four warps has its own two of a place's eight runs of 16
  * positions. Which tile comes next is drawn from a counter by one of them, which writes it down for the others; it may
- * be three tiles ahead of those who multiply, so there is room for more.
+ * be two tiles ahead of those who multiply, and there is room for more.
  *
  * Queries, keys and values lie in columns of 128 bytes as the matrix unit reads them (wgmma.cuh): eight rows of
  * elements 64c .. 64c+63 an atom; of keys and values the atoms of the same eight rows lie behind each other, as the
@@ -21,7 +21,6 @@
 #define GROUP  128 /* threads of a warpgroup */
 #define TILE   128
 #define KEYS   CHUNK
-#define RUNS   (KEYS / TMA_RUN)
 #define PLACES 4
 #define RAWS   4    /* of F8: three are on their way while one is made f16 */
 #define NOTES  8    /* tiles that are written down */
@@ -90,13 +89,6 @@ __device__ static uint32_t arrivals_at(uint32_t i, bool raw)
 /* ---- queries -------------------------------------------------------------------------------------------------------
  */
 
-__device__ __forceinline__ void touch_line(const void *p)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
-#endif
-}
-
 /* Pairs from..to of a tile by THREADS threads, of which this is the i-th; EACH units are asked for before the first is
  * needed. */
 template <class T, int D, int THREADS, int EACH>
@@ -127,16 +119,6 @@ __device__ __forceinline__ void load_q(
     }
 }
 
-/* The same on their way to the first-level cache, where they will be found. By a warpgroup. */
-template <int D> __device__ __forceinline__ void touch_q(const struct attend_job &j, const struct tile_work &w)
-{
-    constexpr uint32_t LINES = D * sizeof(float) / 128;
-    for (uint32_t i = threadIdx.x % GROUP; i < w.n_pairs * LINES; i += GROUP) {
-        const size_t row = w.first + i / LINES / j.per_kv, head = w.kv_head * j.per_kv + i / LINES % j.per_kv;
-        touch_line(j.q + (row * j.n_heads + head) * D + i % LINES * 32);
-    }
-}
-
 /* ---- keys and values -----------------------------------------------------------------------------------------------
  */
 
@@ -164,8 +146,7 @@ struct runs {
     uint32_t block;
 };
 
-__device__ __forceinline__ void look_up(
-    const struct attend_job &j, const struct tile_work &w, const struct span &s, struct runs &u)
+__device__ __forceinline__ void look_up(const struct tile_work &w, const struct span &s, struct runs &u)
 {
     u.block = is_in(s, u.p) ? w.table[u.index] : 0;
 }
@@ -174,7 +155,7 @@ __device__ __forceinline__ struct runs runs_from(
     const struct attend_job &j, const struct tile_work &w, const struct span &s, uint32_t p)
 {
     struct runs u = {p, p / j.block_tokens, p % j.block_tokens, KEYS / j.block_tokens, KEYS % j.block_tokens, 0};
-    look_up(j, w, s, u);
+    look_up(w, s, u);
     return u;
 }
 
@@ -191,7 +172,7 @@ __device__ __forceinline__ uint64_t next_run(
         u.at -= j.block_tokens;
         u.index++;
     }
-    look_up(j, w, s, u);
+    look_up(w, s, u);
     return found;
 }
 
@@ -363,8 +344,6 @@ __device__ void bring_all(const struct attend_job &j, const CUtensorMap *map, co
         if (!note.there)
             return;
         const struct tile_work w = note.w;
-        if (k > 0)
-            touch_q<D>(j, w);
         uint32_t drawn = n;
         if (draws)
             drawn = atomicAdd(j.arrived, 1u);

@@ -4,18 +4,18 @@
  * of two warpgroups owns 64 pairs. A third brings keys and values, KEYS positions at a time, which are walked ascending
  * (attend_bring.cuh).
  *
- * Each of the two has the products of the next keys and of the last values under way while it works out its softmax,
- * and they begin them by turns, so that one keeps the matrix unit busy while the other does not. With --deterministic
- * the sums are those of attend_chunks.cuh, whose chunks have results of their own: there is no room for two products'
- * sums then, and only the turns are left. */
+ * The two multiply by turns, so that one works out its softmax while the other keeps the matrix unit busy; in one turn
+ * the queries by the next keys and the last weights by their values. With --deterministic the sums are those of
+ * attend_chunks.cuh, whose chunks have results of their own: there is no room for two products' sums then, and values
+ * have no turn. */
 #include "cuda/attend_bring.cuh"
 #include "cuda/attend_chunks.cuh"
 
 #define THREADS (3 * GROUP)
 
-/* Registers of a thread that multiplies, and of one that brings: together no more than three have at the start. */
+/* Registers of a thread that multiplies, and of one that brings: two and one, together what three have at the start. */
 template <class C> struct WideRegisters {
-    static constexpr int MANY = C::BYTES ? 216 : 224, FEW = 3 * 168 - 2 * MANY;
+    static constexpr int MANY = C::BYTES ? 208 : 224, FEW = 3 * 168 - 2 * MANY;
 };
 
 template <class C, int D, bool FIXED>
