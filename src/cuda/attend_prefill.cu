@@ -157,7 +157,9 @@ __global__ void __launch_bounds__(THREADS) prefill_kernel(const __grid_constant_
         const unsigned char *keys = kv + stage * STAGE;
         S::scores(q, keys, s);
         const bool masked = p + Shape::KEYS > w.pos + 1 || (j.window > 0 && p + j.window < w.end);
-        S::soften(j, p, masked, limit, s, top, sum, out);
+        float shrink[Shape::M][2];
+        S::soften(j, p, masked, limit, s, top, sum, shrink);
+        S::shrink_out(shrink, out);
         S::mix(keys + Shape::Rows::ROOM, w.s.n_kv - p, s, out);
         __syncthreads();
     }

@@ -31,10 +31,10 @@ __device__ inline struct tile_work work_of(
 
 /* Rows: how a lane's outputs lie (CacheRows). */
 template <class Rows, int M, int KEYS, int D> struct Tiles {
-    /* s becomes weights; top and sum go on, out shrinks. limit: the end of what each of the lane's rows sees. Scores
-     * are kept as the products came out, and meet their factor in the exponent. */
+    /* s becomes weights; top and sum go on, and what came out before shrinks. limit: the end of what each of the lane's
+     * rows sees. Scores are kept as the products came out, and meet their factor in the exponent. */
     static __device__ __forceinline__ void soften(const struct attend_job &j, uint32_t p, bool masked,
-        const uint32_t limit[M][2], float s[M][KEYS / 8][4], float top[M][2], float sum[M][2], float out[M][D / 8][4])
+        const uint32_t limit[M][2], float s[M][KEYS / 8][4], float top[M][2], float sum[M][2], float shrink[M][2])
     {
         float factor = j.scale * LOG2E;
         if (j.cap > 0.0f) {
@@ -54,24 +54,33 @@ template <class Rows, int M, int KEYS, int D> struct Tiles {
                 most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
                 const float base = most == -INFINITY ? 0.0f : most * factor;
-                const float shrink = exp2_fast(top[m][half] * factor - base);
+                shrink[m][half] = exp2_fast(top[m][half] * factor - base);
                 top[m][half] = most;
-                float total = sum[m][half] * shrink;
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
                         float &x = s[m][n][2 * half + i];
                         x = exp2_fast(fmaf(x, factor, -base));
-                        total += x;
                     }
-                sum[m][half] = total;
+                float total = sum[m][half] * shrink[m][half];
 #pragma unroll
-                for (int n = 0; n < D / 8; n++) {
-                    out[m][n][2 * half] *= shrink;
-                    out[m][n][2 * half + 1] *= shrink;
-                }
+                for (int n = 0; n < KEYS / 8; n += 2) /* by fours, so that few wait for the last exponent */
+                    total += (s[m][n][2 * half] + s[m][n][2 * half + 1]) +
+                             (s[m][n + 1][2 * half] + s[m][n + 1][2 * half + 1]);
+                sum[m][half] = total;
             }
+    }
+
+    static __device__ __forceinline__ void shrink_out(const float shrink[M][2], float out[M][D / 8][4])
+    {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int n = 0; n < D / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    out[m][n][i] *= shrink[m][i / 2];
     }
 
     /* What a row does not see. */

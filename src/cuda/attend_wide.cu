@@ -1,199 +1,45 @@
 /* Attention of sequences with many rows on the warpgroup's matrix unit: heads of 64 and 128, caches of 16 bits and F8.
  *
- * A block takes a tile of TILE (row, query head) pairs that share a kv head, rows outermost. Each of two warpgroups
- * owns 64 of them. A third brings keys and values, KEYS positions at a time, into a ring of PLACES: keys, values, keys
- * and so on; a barrier of each place says that it is full, another that it is free. The two go their own way, but
- * multiply their queries by turns, so that one works out its softmax while the other keeps the matrix unit busy.
- * Positions are walked ascending. With --deterministic the sums are those of attend_chunks.cuh.
+ * A block takes tiles of TILE (row, query head) pairs that share a kv head, rows outermost, one after the other. Each
+ * of two warpgroups owns 64 pairs. A third brings keys and values, KEYS positions at a time, which are walked ascending
+ * (attend_bring.cuh).
  *
- * Queries, keys and values lie in columns of 128 bytes as the matrix unit reads them (wgmma.cuh): elements 64c ..
- * 64c+63 of all rows, then the next. F8 comes into a room of its own first, and is made f16, which is exact, on its way
- * to its place: each thread has what it asked for itself. */
+ * The two multiply by turns, so that one works out its softmax while the other keeps the matrix unit busy; in one turn
+ * the queries by the next keys and the last weights by their values. With --deterministic the sums are those of
+ * attend_chunks.cuh, whose chunks have results of their own: there is no room for two products' sums then, and values
+ * have no turn. */
+#include "cuda/attend_bring.cuh"
 #include "cuda/attend_chunks.cuh"
-#include "cuda/tma.cuh"
-#include "cuda/wgmma.cuh"
 
-#define GROUP   128 /* threads of a warpgroup */
 #define THREADS (3 * GROUP)
-#define TILE    128
-#define KEYS    CHUNK
-#define PLACES  4
-#define RAWS    4    /* of F8: three are on their way while one is made f16 */
-#define ATOM    1024 /* bytes: eight rows of a column */
 
-/* Registers of a thread that multiplies, and of one that brings. */
-#define REGISTERS_MANY 224
-#define REGISTERS_FEW  56
-
-template <class C, int D> struct WideShape {
-    static constexpr int COLUMNS = D / 64;
-    static constexpr int Q = COLUMNS * TILE * 128, PLACE = COLUMNS * KEYS * 128; /* bytes */
-    static constexpr int RAW = C::BYTES ? KEYS * D : 0;
-    static constexpr size_t BYTES = (size_t)ATOM + Q + PLACES * PLACE + RAWS * RAW;
+/* Registers of a thread that multiplies, and of one that brings: two and one, together what three have at the start. */
+template <class C> struct WideRegisters {
+    static constexpr int MANY = C::BYTES ? 208 : 224, FEW = 3 * 168 - 2 * MANY;
 };
-
-/* Where 16-byte unit u of a row lies, in columns of n rows. */
-__device__ static uint32_t unit_at(uint32_t n, uint32_t row, uint32_t u)
-{
-    return (u / 8 * n + row) * 128 + (u % 8 ^ row % 8) * 16;
-}
-
-/* Times that a tile's rows meet KEYS positions. */
-__device__ static uint32_t rounds_of(const struct tile_work &w)
-{
-    return (w.end - w.begin / KEYS * KEYS + KEYS - 1) / KEYS;
-}
-
-struct ring {
-    unsigned char *places;
-    uint64_t *full, *free, *turn; /* barriers: of each place, of each warpgroup that multiplies; */
-    uint64_t *asked;              /* the queries have come; with tiles one after the other: and are done with, before */
-};
-
-/* ---- bringing ------------------------------------------------------------------------------------------------------
- */
-
-template <class C, int D> struct Bring {
-    using Shape = WideShape<C, D>;
-    static constexpr int UNITS = C::BYTES ? D / 16 : D / 8; /* of 16 bytes, of a row in the cache */
-    static constexpr int RUN = 16 * UNITS;                  /* of 16 positions */
-    static constexpr int RUNS = KEYS / 16 / 4;              /* of a warp */
-
-    /* Ask for the keys (t even) or values (t odd) of positions from p on, each warp for runs of 16, which lie behind
-     * each other; whatever lies there where none exists. */
-    static __device__ __forceinline__ void ask(
-        const struct attend_job &j, const struct tile_work &w, unsigned char *to, uint32_t p, uint32_t t)
-    {
-        const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-        if (p < w.end) {
-            const unsigned char *at[RUNS];
-            uint32_t there[RUNS];
-#pragma unroll
-            for (int k = 0; k < RUNS; k++) {
-                const uint32_t from = p + (warp + 4 * k) * 16;
-                there[k] = from < w.end && from + 16 > w.begin ? w.s.n_kv - from : 0;
-                at[k] = there[k] > 0 ? position_at(j, w.table, w.kv_head, from) : j.blocks;
-                at[k] += (t % 2 == 0 ? j.k_at : j.v_at) + lane * 16;
-            }
-#pragma unroll
-            for (int k = 0; k < RUNS; k++)
-#pragma unroll
-                for (uint32_t c = 0; c < RUN; c += 32) {
-                    const uint32_t i = lane + c, row = i / UNITS, run = warp + 4 * k;
-                    copy_async(to + (C::BYTES ? (run * RUN + i) * 16 : unit_at(KEYS, run * 16 + row, i % UNITS)),
-                        at[k] + c * 16, row < there[k]);
-                }
-        }
-        copy_commit();
-    }
-
-    /* What this thread asked for, to its place. */
-    static __device__ __forceinline__ void widen(const unsigned char *raw, unsigned char *to)
-    {
-        const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-#pragma unroll
-        for (int k = 0; k < RUNS; k++)
-#pragma unroll 2
-            for (uint32_t c = 0; c < RUN; c += 32) {
-                const uint32_t i = lane + c, row = (warp + 4 * k) * 16 + i / UNITS, u = i % UNITS;
-                const uint4 bytes = *(const uint4 *)(raw + ((warp + 4 * k) * RUN + i) * 16);
-                uint32_t pairs[8];
-                f8_pairs(bytes.x, pairs);
-                f8_pairs(bytes.y, pairs + 2);
-                f8_pairs(bytes.z, pairs + 4);
-                f8_pairs(bytes.w, pairs + 6);
-                *(uint4 *)(to + unit_at(KEYS, row, 2 * u)) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-                *(uint4 *)(to + unit_at(KEYS, row, 2 * u + 1)) = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
-            }
-    }
-
-    static __device__ __forceinline__ void wait_free(const struct ring &r, uint32_t t)
-    {
-        if (t >= PLACES)
-            barrier_wait(&r.free[t % PLACES], (t / PLACES - 1) & 1);
-    }
-
-    static __device__ __forceinline__ void tell_full(const struct ring &r, uint32_t t)
-    {
-        shared_ready();
-        barrier_arrive(&r.full[t % PLACES]);
-    }
-
-    /* All of a tile's keys and values, n of both together, behind `done` of other tiles. 16 bits: two are on their way
-     * while a third is asked for. */
-    static __device__ void all(const struct attend_job &j, const struct tile_work &w, const struct ring &r,
-        unsigned char *raw, uint32_t done, uint32_t n)
-    {
-        const uint32_t first = w.begin / KEYS * KEYS;
-        if constexpr (C::BYTES) {
-            for (uint32_t t = 0; t < RAWS - 1; t++)
-                ask(j, w, raw + t * Shape::RAW, first + t / 2 * KEYS, t);
-            for (uint32_t t = 0; t < n; t++) {
-                const uint32_t next = t + RAWS - 1;
-                ask(j, w, raw + next % RAWS * Shape::RAW, first + next / 2 * KEYS, next);
-                copy_wait<RAWS - 1>();
-                wait_free(r, done + t);
-                widen(raw + t % RAWS * Shape::RAW, r.places + (done + t) % PLACES * Shape::PLACE);
-                tell_full(r, done + t);
-            }
-        } else {
-            for (uint32_t t = 0; t < n; t++) {
-                wait_free(r, done + t);
-                ask(j, w, r.places + (done + t) % PLACES * Shape::PLACE, first + t / 2 * KEYS, t);
-                copy_wait<2>();
-                if (t >= 2)
-                    tell_full(r, done + t - 2);
-            }
-            copy_wait<0>();
-            tell_full(r, done + n - 2);
-            tell_full(r, done + n - 1);
-        }
-        copy_wait<0>();
-    }
-};
-
-/* ---- multiplying ---------------------------------------------------------------------------------------------------
- */
 
 template <class C, int D, bool FIXED>
 struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D> {
     using T = typename C::Type;
     using Shape = WideShape<C, D>;
 
-    static __device__ __forceinline__ void load_q(
-        const struct attend_job &j, const struct tile_work &w, unsigned char *to)
-    {
-        for (uint32_t i = threadIdx.x; i < TILE * (D / 8); i += 2 * GROUP) {
-            const uint32_t pair = i / (D / 8), u = i % (D / 8);
-            float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f), y = x;
-            if (pair < w.n_pairs) {
-                const size_t row = w.first + pair / j.per_kv, head = w.kv_head * j.per_kv + pair % j.per_kv;
-                const float4 *from = (const float4 *)(j.q + (row * j.n_heads + head) * D + 8 * u);
-                x = from[0];
-                y = from[1];
-            }
-            *(uint4 *)(to + unit_at(TILE, pair, u)) =
-                make_uint4(pack2(T(), x.x, x.y), pack2(T(), x.z, x.w), pack2(T(), y.x, y.y), pack2(T(), y.z, y.w));
-        }
-    }
-
     /* Begun; done at wgmma_wait. */
     static __device__ __forceinline__ void scores(
         const unsigned char *q, const unsigned char *keys, float (&s)[KEYS / 8][4])
     {
         q += threadIdx.x / GROUP * 64 * 128;
+        wgmma_hold(s);
         wgmma_begin();
 #pragma unroll
         for (int d = 0; d < D / 16; d++)
             wgmma_keys(T(), s, wgmma_at(q + d / 4 * TILE * 128 + d % 4 * 32, ATOM, 16),
-                wgmma_at(keys + d / 4 * KEYS * 128 + d % 4 * 32, ATOM, 16), d > 0);
+                wgmma_at(keys + d / 4 * ATOM + d % 4 * 32, Shape::COLUMNS * ATOM, 16), d > 0);
         wgmma_commit();
     }
 
-    static __device__ __forceinline__ void mix(
-        const unsigned char *values, const float (&s)[KEYS / 8][4], float (&out)[D / 8][4], bool adds)
+    /* Weights as the second product's tall operand. */
+    static __device__ __forceinline__ void pack(const float (&s)[KEYS / 8][4], uint32_t (&a)[KEYS / 16][4])
     {
-        uint32_t a[KEYS / 16][4];
 #pragma unroll
         for (int k = 0; k < KEYS / 16; k++) {
             a[k][0] = pack2(T(), s[2 * k][0], s[2 * k][1]);
@@ -201,35 +47,57 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
             a[k][2] = pack2(T(), s[2 * k + 1][0], s[2 * k + 1][1]);
             a[k][3] = pack2(T(), s[2 * k + 1][2], s[2 * k + 1][3]);
         }
+    }
+
+    /* Begun; done at wgmma_wait. */
+    static __device__ __forceinline__ void mix(
+        const unsigned char *values, const uint32_t (&a)[KEYS / 16][4], float (&out)[D / 8][4], bool adds)
+    {
+        wgmma_hold(out);
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < KEYS / 16; k++)
-            wgmma_values(T(), out, a[k], wgmma_at(values + k * 2 * ATOM, ATOM, KEYS * 128), adds || k > 0);
+            wgmma_values(T(), out, a[k], wgmma_at(values + k * 2 * Shape::COLUMNS * ATOM, Shape::COLUMNS * ATOM, ATOM),
+                adds || k > 0);
         wgmma_commit();
-        wgmma_wait();
     }
 
     /* The keys of round i are here, and it is this warpgroup's turn. */
     static __device__ __forceinline__ void await_turn(const struct ring &r, uint32_t i)
     {
         const uint32_t mine = threadIdx.x / GROUP, place = 2 * i % PLACES;
-        barrier_wait(&r.full[place], 2 * i / PLACES & 1);
+        barrier_wait(&r.b[FULL + place], 2 * i / PLACES & 1);
         if (mine == 1 || i > 0)
-            barrier_wait(&r.turn[mine], (mine == 1 ? i : i - 1) & 1);
+            barrier_wait(&r.b[TURN + mine], (mine == 1 ? i : i - 1) & 1);
     }
 
-    /* Queries times keys of round i, when it is this warpgroup's turn; then it is the other's. */
+    /* Queries times keys of round i are begun, when it is this warpgroup's turn. */
     static __device__ __forceinline__ void take_turn(
         const struct ring &r, uint32_t i, const unsigned char *q, float (&s)[KEYS / 8][4])
     {
-        const uint32_t mine = threadIdx.x / GROUP, place = 2 * i % PLACES;
         await_turn(r, i);
-        scores(q, r.places + place * Shape::PLACE, s);
+        scores(q, r.places + 2 * i % PLACES * Shape::PLACE, s);
+    }
+
+    static __device__ __forceinline__ void pass_turn(const struct ring &r)
+    {
         if (threadIdx.x % 32 == 0)
-            barrier_arrive(&r.turn[1 - mine]);
-        wgmma_wait();
+            barrier_arrive(&r.b[TURN + 1 - threadIdx.x / GROUP]);
+    }
+
+    /* The t-th place of all is read no more. */
+    static __device__ __forceinline__ void leave(const struct ring &r, uint32_t t)
+    {
         if (threadIdx.x % 32 == 0)
-            barrier_arrive(&r.free[place]);
+            barrier_arrive(&r.b[FREE + t % PLACES]);
+    }
+
+    /* The values of round i, once they are here. */
+    static __device__ __forceinline__ const unsigned char *values_of(const struct ring &r, uint32_t i)
+    {
+        const uint32_t t = 2 * i + 1;
+        barrier_wait(&r.b[FULL + t % PLACES], t / PLACES & 1);
+        return r.places + t % PLACES * Shape::PLACE;
     }
 
     static __device__ __forceinline__ void meet_at(uint64_t *barrier, uint32_t parity)
@@ -262,17 +130,72 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
         }
     }
 
-    /* A chunk by itself, then joined with those before it. */
-    static __device__ __forceinline__ void mix_apart(const unsigned char *values, const float (&s)[KEYS / 8][4],
-        const float old[2], const float fresh[2], float (&out)[D / 8][4])
+    static __device__ __forceinline__ bool is_masked(const struct attend_job &j, uint32_t pos, uint32_t end, uint32_t p)
     {
-        float chunk[D / 8][4];
-        mix(values, s, chunk, false);
+        return p + KEYS > pos + 1 || (j.window > 0 && p + j.window < end);
+    }
+
+    /* The rounds of a tile: a chunk by itself, then joined with those before it. */
+    static __device__ __forceinline__ void walk_apart(const struct attend_job &j, const struct tile_work &w,
+        const struct ring &r, const unsigned char *q, uint32_t i, const uint32_t limit[1][2], float sum[1][2],
+        float (&out)[1][D / 8][4])
+    {
+        const uint32_t pos = w.pos, end = w.end;
+        float most[2] = {-INFINITY, -INFINITY};
+        for (uint32_t p = w.begin / KEYS * KEYS; p < end; p += KEYS, i++) {
+            float s[1][KEYS / 8][4], chunk[D / 8][4], old[2], fresh[2];
+            uint32_t a[KEYS / 16][4];
+            take_turn(r, i, q, s[0]);
+            pass_turn(r);
+            wgmma_wait();
+            wgmma_hold(s[0]);
+            leave(r, 2 * i);
+            weigh(j, p, is_masked(j, pos, end, p), limit, s, most, sum[0], old, fresh);
+            pack(s[0], a);
+            mix(values_of(r, i), a, chunk, false);
+            wgmma_wait();
+            wgmma_hold(chunk);
+            leave(r, 2 * i + 1);
 #pragma unroll
-        for (int n = 0; n < D / 8; n++)
+            for (int n = 0; n < D / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                out[n][i] = chunk_add(out[n][i], old[i / 2], chunk[n][i], fresh[i / 2]);
+                for (int k = 0; k < 4; k++)
+                    out[0][n][k] = chunk_add(out[0][n][k], old[k / 2], chunk[n][k], fresh[k / 2]);
+        }
+    }
+
+    /* The same with one maximum for all: values follow a round behind the keys. */
+    static __device__ __forceinline__ void walk(const struct attend_job &j, const struct tile_work &w,
+        const struct ring &r, const unsigned char *q, uint32_t i, const uint32_t limit[1][2], float sum[1][2],
+        float (&out)[1][D / 8][4])
+    {
+        const uint32_t pos = w.pos, end = w.end;
+        float s[1][KEYS / 8][4], most[1][2] = {{-INFINITY, -INFINITY}}, shrink[1][2];
+        uint32_t a[KEYS / 16][4], p = w.begin / KEYS * KEYS;
+        take_turn(r, i, q, s[0]);
+        pass_turn(r);
+        wgmma_wait();
+        wgmma_hold(s[0]);
+        leave(r, 2 * i);
+        Wide::soften(j, p, is_masked(j, pos, end, p), limit, s, most, sum, shrink);
+        pack(s[0], a);
+        for (p += KEYS, i++; p < end; p += KEYS, i++) {
+            take_turn(r, i, q, s[0]);
+            mix(values_of(r, i - 1), a, out[0], true);
+            pass_turn(r);
+            wgmma_wait();
+            wgmma_hold(s[0]);
+            wgmma_hold(out[0]);
+            leave(r, 2 * i);
+            leave(r, 2 * i - 1);
+            Wide::soften(j, p, is_masked(j, pos, end, p), limit, s, most, sum, shrink);
+            Wide::shrink_out(shrink, out);
+            pack(s[0], a);
+        }
+        mix(values_of(r, i - 1), a, out[0], true);
+        wgmma_wait();
+        wgmma_hold(out[0]);
+        leave(r, 2 * i - 1);
     }
 
     /* The second warpgroup where a tile has no rows for it: leaves its turns, and the places, to the first. */
@@ -282,103 +205,141 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
             await_turn(r, i);
             __syncwarp(); /* nobody is still looking at what moves on now */
             if (threadIdx.x % 32 == 0) {
-                barrier_arrive(&r.turn[0]);
-                barrier_arrive(&r.free[2 * i % PLACES]);
+                barrier_arrive(&r.b[TURN]);
+                barrier_arrive(&r.b[FREE + 2 * i % PLACES]);
             }
-            barrier_wait(&r.full[(2 * i + 1) % PLACES], (2 * i + 1) / PLACES & 1);
+            barrier_wait(&r.b[FULL + (2 * i + 1) % PLACES], (2 * i + 1) / PLACES & 1);
             __syncwarp();
             if (threadIdx.x % 32 == 0)
-                barrier_arrive(&r.free[(2 * i + 1) % PLACES]);
+                barrier_arrive(&r.b[FREE + (2 * i + 1) % PLACES]);
         }
     }
 
-    /* A tile, behind `done` rounds of others. */
-    static __device__ void all(
-        const struct attend_job &j, const struct tile_work &w, const struct ring &r, unsigned char *q, uint32_t done)
+    /* This warpgroup's queries, once it is through with those before. */
+    static __device__ __forceinline__ void fetch_q(
+        const struct attend_job &j, const struct tile_work &w, const struct ring &r)
     {
-        if (FIXED)
-            meet_at(r.asked, 0);
-        load_q(j, w, q);
+        const uint32_t mine = threadIdx.x / GROUP;
+        meet_at(&r.b[ASKED + mine], 0);
+        load_q<T, D, GROUP, TILE / 2 * (D / 8) / GROUP>(j, w, r.q, mine * 64, mine * 64 + 64, threadIdx.x % GROUP);
         shared_ready();
-        meet_at(r.asked, FIXED);
-        if (FIXED && threadIdx.x / GROUP * 64 >= w.n_pairs) {
+        meet_at(&r.b[ASKED + mine], 1);
+    }
+
+    /* Four words of each lane of four become the same word of all four. */
+    static __device__ __forceinline__ void turn_words(uint32_t (&x)[4])
+    {
+        const uint32_t t = threadIdx.x % 4;
+#pragma unroll
+        for (int step = 2; step > 0; step /= 2) {
+            const bool high = (t & step) != 0;
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const int low = step == 2 ? k : 2 * k, up = low + step;
+                const uint32_t other = __shfl_xor_sync(ALL_LANES, high ? x[low] : x[up], step);
+                (high ? x[low] : x[up]) = other;
+            }
+        }
+    }
+
+    /* As Tiles::write, where only 16 bits are wanted: 16 bytes at a time. */
+    template <class A>
+    static __device__ __forceinline__ void write_short(
+        const struct attend_job &j, const struct tile_work &w, A *to, const float sum[2], const float (&out)[D / 8][4])
+    {
+        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t pair = warp * 16 + g + 8 * half;
+            const size_t row = w.first + pair / j.per_kv, head = w.kv_head * j.per_kv + pair % j.per_kv;
+            const float inv = 1.0f / sum[half];
+            A *const at = to + (row * j.n_heads + head) * D + 8 * t;
+#pragma unroll
+            for (int n = 0; n < D / 8; n += 4) {
+                uint32_t x[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    x[k] = act_pair(A(), out[n + k][2 * half] * inv, out[n + k][2 * half + 1] * inv);
+                turn_words(x);
+                if (pair < w.n_pairs)
+                    *(uint4 *)(at + 8 * n) = make_uint4(x[0], x[1], x[2], x[3]);
+            }
+        }
+    }
+
+    static __device__ __forceinline__ void finish(
+        const struct attend_job &j, const struct tile_work &w, float (&sum)[1][2], float (&out)[1][D / 8][4])
+    {
+        if (j.out.f32 != NULL) {
+            Wide::template write<!FIXED>(j, w, sum, out);
+            return;
+        }
+        if (!FIXED)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                sum[0][half] += __shfl_xor_sync(ALL_LANES, sum[0][half], 1);
+                sum[0][half] += __shfl_xor_sync(ALL_LANES, sum[0][half], 2);
+            }
+        if (j.out.f16 != NULL)
+            write_short(j, w, j.out.f16, sum[0], out[0]);
+        if (j.out.bf16 != NULL)
+            write_short(j, w, j.out.bf16, sum[0], out[0]);
+    }
+
+    /* A tile, behind `done` rounds of others. */
+    static __device__ __forceinline__ void tile(
+        const struct attend_job &j, const struct tile_work &w, const struct ring &r, uint32_t done)
+    {
+        if (threadIdx.x / GROUP * 64 >= w.n_pairs) {
             sit_out(r, done, rounds_of(w));
             return;
         }
+        fetch_q(j, w, r);
         const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
         uint32_t limit[1][2];
         for (int half = 0; half < 2; half++)
             limit[0][half] = min(w.pos + (warp * 16 + g + 8 * half) / j.per_kv + 1, w.end);
-        float out[1][D / 8][4] = {}, top[1][2] = {{-INFINITY, -INFINITY}}, sum[1][2] = {};
-        uint32_t p = w.begin / KEYS * KEYS;
-        for (uint32_t i = done; p < w.end; p += KEYS, i++) {
-            float s[1][KEYS / 8][4];
-            take_turn(r, i, q, s[0]);
-            const bool masked = p + KEYS > w.pos + 1 || (j.window > 0 && p + j.window < w.end);
-            float old[2], fresh[2];
-            if (FIXED)
-                weigh(j, p, masked, limit, s, top[0], sum[0], old, fresh);
-            else
-                Wide::soften(j, p, masked, limit, s, top, sum, out);
-            const uint32_t place = (2 * i + 1) % PLACES;
-            barrier_wait(&r.full[place], (2 * i + 1) / PLACES & 1);
-            if (FIXED)
-                mix_apart(r.places + place * Shape::PLACE, s[0], old, fresh, out[0]);
-            else
-                mix(r.places + place * Shape::PLACE, s[0], out[0], true);
-            if (threadIdx.x % 32 == 0)
-                barrier_arrive(&r.free[place]);
-        }
-        Wide::template write<!FIXED>(j, w, sum, out);
+        float out[1][D / 8][4] = {}, sum[1][2] = {};
+        if (FIXED)
+            walk_apart(j, w, r, r.q, done, limit, sum, out);
+        else
+            walk(j, w, r, r.q, done, limit, sum, out);
+        finish(j, w, sum, out);
     }
 };
 
-__device__ static struct tile_work tile_at(const struct attend_job &j, uint32_t i)
-{
-    return work_of(j, j.tiles[i / j.n_kv_heads], i % j.n_kv_heads, attend_rows(TILE, j.per_kv));
-}
-
-/* n when there is none. */
-template <bool FIXED> __device__ static uint32_t next_tile(uint32_t i, uint32_t n)
-{
-    return FIXED ? i + gridDim.x : n;
-}
-
-/* A block has one tile; with --deterministic it may have one behind the other, since a step of few rows, where tiles
- * come only when there are too many parts, must not cost a block for each that there could be. */
 template <class C, int D, bool FIXED>
-__global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_constant__ struct attend_job j)
+__global__ void __launch_bounds__(THREADS, 1)
+    wide_kernel(const __grid_constant__ struct attend_job j, const __grid_constant__ CUtensorMap map)
 {
-    using S = Wide<C, D, FIXED>;
     using Shape = WideShape<C, D>;
     SHARED_ROOM(memory);
-    __shared__ uint64_t barriers[2 * PLACES + 3];
-    unsigned char *q = (unsigned char *)(((uintptr_t)memory + ATOM - 1) / ATOM * ATOM), *places = q + Shape::Q;
-    const struct ring r = {places, barriers, barriers + PLACES, barriers + 2 * PLACES, barriers + 2 * PLACES + 2};
-    if (threadIdx.x <
-        2 * PLACES + 3) /* who arrives: those that bring; warps that multiply, of both, of the other; all */
-        barrier_init(&barriers[threadIdx.x], threadIdx.x < PLACES           ? GROUP
-                                             : threadIdx.x < 2 * PLACES     ? 8
-                                             : threadIdx.x < 2 * PLACES + 2 ? 4
-                                                                            : 2 * GROUP);
+    __shared__ uint64_t barriers[BARRIERS];
+    __shared__ struct note notes[NOTES];
+    unsigned char *const q = (unsigned char *)memory + (ATOM - (uintptr_t)memory % ATOM) % ATOM;
+    unsigned char *const places = q + Shape::Q;
+    const struct ring r = {q, places, places + PLACES * Shape::PLACE, notes, barriers};
+    if (threadIdx.x < BARRIERS) {
+        barrier_init(&barriers[threadIdx.x], arrivals_at(threadIdx.x, C::BYTES));
+        barrier_publish();
+    }
     __syncthreads();
     launch_wait();
     const uint32_t n = j.plan->n_tiles * j.n_kv_heads;
     if (blockIdx.x >= n)
         return;
     if (threadIdx.x / GROUP == 2) {
-        warpgroup_registers_down<REGISTERS_FEW>();
-        for (uint32_t i = blockIdx.x, done = 0; i < n; i = next_tile<FIXED>(i, n)) {
-            const struct tile_work w = tile_at(j, i);
-            Bring<C, D>::all(j, w, r, places + PLACES * Shape::PLACE, 2 * done, 2 * rounds_of(w));
-            done += rounds_of(w);
-        }
+        warpgroup_registers_down<WideRegisters<C>::FEW>();
+        bring_all<C, D>(j, &map, r, n);
     } else {
-        warpgroup_registers_up<REGISTERS_MANY>();
-        for (uint32_t i = blockIdx.x, done = 0; i < n; i = next_tile<FIXED>(i, n)) {
-            const struct tile_work w = tile_at(j, i);
-            S::all(j, w, r, q, done);
-            done += rounds_of(w);
+        warpgroup_registers_up<WideRegisters<C>::MANY>();
+        for (uint32_t k = 0, done = 0;; k++) {
+            const struct note &mine = note_of(r, k);
+            if (!mine.there)
+                return;
+            const uint32_t rounds = rounds_of(mine.w);
+            Wide<C, D, FIXED>::tile(j, mine.w, r, done);
+            done += rounds;
         }
     }
 }
@@ -387,12 +348,14 @@ template <class C, int D> static void run(struct dev *d, const struct batch *b, 
 {
     const uint32_t rows = attend_rows(TILE, j->per_kv);
     const uint32_t tiles = (b->n_rows + rows - 1) / rows + b->n_seqs; /* at most; the plan knows how many */
-    const bool many = b->seq_rows * j->per_kv > DECODE_PAIRS;
+    CUtensorMap map = {};
+    if (!C::BYTES && !tma_map_runs(d, &map, j->blocks, j->row_bytes, WideShape<C, D>::COLUMNS))
+        return;
+    const dim3 grid(tiles * j->n_kv_heads < d->n_sms ? tiles * j->n_kv_heads : d->n_sms);
     if (d->deterministic)
-        cuda_launch(d, wide_kernel<C, D, true>, dim3(many ? tiles * j->n_kv_heads : d->n_sms), THREADS,
-            WideShape<C, D>::BYTES, *j);
+        cuda_launch(d, wide_kernel<C, D, true>, grid, THREADS, WideShape<C, D>::BYTES, *j, map);
     else
-        cuda_launch(d, wide_kernel<C, D, false>, dim3(tiles * j->n_kv_heads), THREADS, WideShape<C, D>::BYTES, *j);
+        cuda_launch(d, wide_kernel<C, D, false>, grid, THREADS, WideShape<C, D>::BYTES, *j, map);
 }
 
 template <class C> static void run_size(struct dev *d, const struct batch *b, const struct attend_job *j)

@@ -36,3 +36,11 @@ bool tma_map(struct dev *d, CUtensorMap *map, const void *matrix, uint64_t n_row
     const uint32_t box[3] = {TMA_COLUMN, rows, cols};
     return tma_map_boxes(d, map, matrix, 3, sizes, strides, box);
 }
+
+bool tma_map_runs(struct dev *d, CUtensorMap *map, const void *memory, uint32_t row_bytes, uint32_t cols)
+{
+    const uint64_t sizes[5] = {TMA_COLUMN, 8, cols, TMA_RUN / 8, (uint64_t)1 << 31};
+    const uint64_t strides[4] = {row_bytes, TMA_COLUMN, 8 * (uint64_t)row_bytes, TMA_STEP};
+    const uint32_t box[5] = {TMA_COLUMN, 8, cols, TMA_RUN / 8, 1};
+    return tma_map_boxes(d, map, memory, 5, sizes, strides, box);
+}

@@ -24,6 +24,13 @@ bool tma_map(struct dev *d, CUtensorMap *map, const void *matrix, uint64_t n_row
 bool tma_map_boxes(struct dev *d, CUtensorMap *map, const void *base, uint32_t rank, const uint64_t *sizes,
     const uint64_t *strides, const uint32_t *box);
 
+/* Runs of TMA_RUN neighbouring rows of row_bytes, from any multiple of TMA_STEP bytes behind `memory` on: a run lies in
+ * shared memory as [2][cols][8 rows][128 bytes], so runs behind each other are columns in atoms of eight rows. */
+#define TMA_RUN  16
+#define TMA_STEP 128
+#define TMA_NONE (-1) /* a run of zeros */
+bool tma_map_runs(struct dev *d, CUtensorMap *map, const void *memory, uint32_t row_bytes, uint32_t cols);
+
 #ifdef __CUDACC__
 
 __device__ __forceinline__ uint32_t shared_at(const void *p)
@@ -88,6 +95,28 @@ __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, uint3
                  "%5}], [%2];" ::"r"(shared_at(to)),
                  "l"(map), "r"(shared_at(b)), "r"(0), "r"(row), "r"(col)
                  : "memory");
+#endif
+}
+
+/* The run from `step` steps behind the memory's first byte on, or TMA_NONE; b gets its bytes. */
+__device__ __forceinline__ void tma_load_run(void *to, const CUtensorMap *map, int32_t step, uint64_t *b)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %3, "
+                 "%3, %3, %4}], [%2];" ::"r"(shared_at(to)),
+                 "l"(map), "r"(shared_at(b)), "r"(0), "r"(step)
+                 : "memory");
+#endif
+}
+
+/* Neighbouring bytes as they lie, a multiple of 16. */
+__device__ __forceinline__ void tma_load_bytes(void *to, const void *from, uint32_t bytes, uint64_t *b)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %3, [%2];" ::"r"(shared_at(to)),
+        "l"(from), "r"(shared_at(b)), "r"(bytes)
+        : "memory");
 #endif
 }
 

@@ -50,6 +50,14 @@ __device__ __forceinline__ void wgmma_wait()
 #endif
 }
 
+/* Whoever reads these sums does so behind this line. */
+template <int N> __device__ __forceinline__ void wgmma_hold(float (&c)[N][4])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])::"memory");
+}
+
 /* This warpgroup's threads give registers back, or take them: N each from here on. */
 template <int N> __device__ __forceinline__ void warpgroup_registers_down()
 {

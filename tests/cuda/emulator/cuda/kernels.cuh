@@ -405,6 +405,10 @@ template <class T> T __shfl_up_sync(unsigned, T x, int step)
     const uint32_t lane = threadIdx.x % 32;
     return emulated_exchange(x, lane >= (uint32_t)step ? lane - step : lane);
 }
+template <class T> T __shfl_sync(unsigned, T x, int lane)
+{
+    return emulated_exchange(x, (uint32_t)lane);
+}
 template <class T> T __shfl_xor_sync(unsigned, T x, int other)
 {
     return emulated_exchange(x, threadIdx.x % 32 ^ other);
@@ -471,6 +475,11 @@ inline uint32_t pack2(__half, float low, float high)
 inline uint32_t pack2(__nv_bfloat16, float low, float high)
 {
     return emulated_bits<uint32_t>(__floats2bfloat162_rn(low, high));
+}
+
+template <class T> uint32_t act_pair(T type, float x, float y)
+{
+    return pack2(type, x, y);
 }
 
 /* Matrix m's row i is the address that lane 8m + i gave. A lane gets two neighbours of row lane / 4, or of its column.

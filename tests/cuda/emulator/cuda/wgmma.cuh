@@ -23,6 +23,9 @@ inline void wgmma_commit()
 inline void wgmma_wait()
 {
 }
+template <int N> void wgmma_hold(float (&)[N][4])
+{
+}
 template <int N> void warpgroup_registers_down()
 {
 }
