@@ -145,7 +145,7 @@ bool resident_product(struct dev *d, enum format format, const struct skinny_job
         j->groups != NULL || resident_width(j->n_in) / RESIDENT_PAD * j->n_rows > RESIDENT_SUMS || j->n_in % 64 != 0 ||
         j->row_bytes % 16 != 0 || j->n_rows > r->rows)
         return refuse(d);
-    const uint32_t room = MAX(r->room_bytes, j->n_rows * resident_width(j->n_in) * 2);
+    const uint32_t room = MAX(r->room_bytes, j->n_rows * resident_row_bytes(set, j->n_in));
     const uint32_t slot = MAX(r->slot_bytes, resident_slot_bytes(format));
     if (slots_beside(r, set, slot, room) == 0)
         return refuse(d);

@@ -19,6 +19,7 @@
 #include "cuda/resident.h"
 #include "cuda/resident_attend.cuh"
 #include "cuda/resident_cells.cuh"
+#include "cuda/resident_whole.cuh"
 #include "cuda/skinny.cuh"
 
 /* Warps that multiply; measured, docs/benchmarks.md. One more carries. */
@@ -32,6 +33,7 @@
 
 template <class F, int W> struct SetOne {
     static constexpr int WARPS = W;
+    static constexpr bool IS_WHOLE = false; /* products in whole numbers */
     template <class V> static __device__ __forceinline__ void visit(enum format, V &&v)
     {
         v(F());
@@ -40,6 +42,7 @@ template <class F, int W> struct SetOne {
 
 struct SetQuant {
     static constexpr int WARPS = QUANT_WARPS;
+    static constexpr bool IS_WHOLE = true;
     template <class V> static __device__ __forceinline__ void visit(enum format f, V &&v)
     {
         switch (f) {
@@ -233,9 +236,10 @@ template <int WARPS> __device__ __forceinline__ float warps_sum(float x)
     return all;
 }
 
-/* Row r of x, normalised, as 16-bit numbers into shared memory; norm.cu's arithmetic. */
-template <typename T, int WARPS>
-__device__ void rows_normed(const struct phase &p, uint32_t r, const struct begun &ahead, uint16_t *to)
+/* Row r of x, normalised, zeros behind it; norm.cu's arithmetic. put(at, step, end, numbers) gets quads at, at + step,
+ * ... of it, of which those below end are to be kept. Whole warps put. */
+template <int WARPS, class Put>
+__device__ __forceinline__ void rows_normed(const struct phase &p, uint32_t r, const struct begun &ahead, Put &&put)
 {
     const uint32_t n = p.job.n_in, quads = n / 4;
     const float4 *row = (const float4 *)(p.x + (size_t)(p.rows != NULL ? p.rows[r] : r) * n);
@@ -256,37 +260,70 @@ __device__ void rows_normed(const struct phase &p, uint32_t r, const struct begu
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
     const float inv = rsqrtf(warps_sum<WARPS>(sum) / (float)n + p.eps);
+    const uint32_t all = resident_width(n) / 4, end = mine ? all : 0;
 #pragma unroll
     for (int i = 0; i < GAINS; i++) {
-        const uint32_t at = threadIdx.x + i * NORM_THREADS;
         const float4 v = held[i], g = ahead.gain[i];
-        if (mine && at < quads)
-            *(uint2 *)(to + 4 * at) = make_uint2(
-                act_pair(T(), v.x * inv * g.x, v.y * inv * g.y), act_pair(T(), v.z * inv * g.z, v.w * inv * g.w));
+        held[i] = make_float4(v.x * inv * g.x, v.y * inv * g.y, v.z * inv * g.z, v.w * inv * g.w);
     }
-    for (uint32_t at = threadIdx.x + GAINS * NORM_THREADS; mine && at < quads; at += NORM_THREADS) {
-        const float4 v = __ldcg(row + at), g = __ldg(gains + at);
-        *(uint2 *)(to + 4 * at) = make_uint2(
-            act_pair(T(), v.x * inv * g.x, v.y * inv * g.y), act_pair(T(), v.z * inv * g.z, v.w * inv * g.w));
+    put(threadIdx.x, NORM_THREADS, end, held);
+    for (uint32_t first = GAINS * NORM_THREADS; first < all; first += NORM_THREADS) {
+        const uint32_t at = first + threadIdx.x;
+        float4 one[1] = {make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
+        if (mine && at < quads) {
+            const float4 v = __ldcg(row + at), g = __ldg(gains + at);
+            one[0] = make_float4(v.x * inv * g.x, v.y * inv * g.y, v.z * inv * g.z, v.w * inv * g.w);
+        }
+        put(at, NORM_THREADS, end, one);
     }
 }
 
-/* A phase's activation rows into the room, [rows][width], zeros behind each. */
-template <int WARPS> __device__ inline void load_rows(const struct phase &p, const struct begun &ahead, uint16_t *room)
+/* The same as 16-bit numbers. */
+template <typename T, int WARPS>
+__device__ __forceinline__ void rows_short(const struct phase &p, uint32_t r, const struct begun &ahead, uint16_t *to)
 {
+    rows_normed<WARPS>(p, r, ahead, [&](uint32_t at, uint32_t step, uint32_t end, const auto &v) {
+#pragma unroll
+        for (uint32_t i = 0; i < sizeof v / sizeof v[0]; i++)
+            if (at + i * step < end)
+                *(uint2 *)(to + 4 * (at + i * step)) =
+                    make_uint2(act_pair(T(), v[i].x, v[i].y), act_pair(T(), v[i].z, v[i].w));
+    });
+}
+
+/* Row r of a phase as whole numbers. */
+template <int WARPS, class F>
+__device__ __forceinline__ void rows_whole(
+    const struct phase &p, uint32_t r, const struct begun &ahead, const uint4 *from, const WholeRow<F> &to)
+{
+    if (p.x == NULL)
+        whole_halves<WARPS>(from, p.job.n_in, to);
+    else
+        rows_normed<WARPS>(
+            p, r, ahead, [&](uint32_t at, uint32_t step, uint32_t end, const auto &v) { to.put4(at, step, end, v); });
+}
+
+/* A phase's activation rows into the room, zeros behind each: [rows][width], or as whole numbers. */
+template <class Set>
+__device__ inline void load_rows(const struct phase &p, const struct begun &ahead, unsigned char *room)
+{
+    constexpr int WARPS = Set::WARPS;
     const uint32_t n = p.job.n_in, width = resident_width(n);
     for (uint32_t r = 0; r < p.job.n_rows; r++) {
-        uint16_t *to = room + (size_t)r * width;
-        for (uint32_t i = n + threadIdx.x; i < width; i += WARPS * 32)
-            to[i] = 0;
-        if (p.x == NULL) {
-            const uint4 *from = (const uint4 *)((const uint16_t *)p.job.act + (size_t)r * n);
-            for (uint32_t i = threadIdx.x; i < n / 8; i += WARPS * 32)
-                ((uint4 *)to)[i] = __ldcg(from + i);
-        } else if (p.format == FORMAT_BF16)
-            rows_normed<__nv_bfloat16, WARPS>(p, r, ahead, to);
-        else
-            rows_normed<__half, WARPS>(p, r, ahead, to);
+        const uint4 *from = (const uint4 *)((const uint16_t *)p.job.act + (size_t)r * n);
+        if constexpr (Set::IS_WHOLE) {
+            unsigned char *to = room + (size_t)r * resident_row_bytes(RESIDENT_QUANT, n);
+            Set::visit(p.format, [&](auto f) { rows_whole<WARPS>(p, r, ahead, from, WholeRow<decltype(f)>(to, n)); });
+        } else {
+            uint16_t *to = (uint16_t *)room + (size_t)r * width;
+            if (p.x == NULL)
+                for (uint32_t i = threadIdx.x; i < width / 8; i += WARPS * 32)
+                    ((uint4 *)to)[i] = i < n / 8 ? __ldcg(from + i) : make_uint4(0, 0, 0, 0);
+            else if (p.format == FORMAT_BF16)
+                rows_short<__nv_bfloat16, WARPS>(p, r, ahead, to);
+            else
+                rows_short<__half, WARPS>(p, r, ahead, to);
+        }
     }
     warps_meet<WARPS>();
 }
@@ -367,13 +404,14 @@ __device__ __forceinline__ void finish_tiles(const struct skinny_job &j, uint32_
 
 /* done: stages of this block before this phase, and after it. */
 template <class Set>
-__device__ void run_product(const struct phase &p, const uint16_t *room, float *sums, const struct ring &ring,
+__device__ void run_product(const struct phase &p, const unsigned char *room, float *sums, const struct ring &ring,
     uint32_t &done, const struct end_in &early)
 {
     const struct skinny_job &j = p.job;
-    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint32_t warp = threadIdx.x / 32, lane = lane_anew(), g = lane / 4, t = lane % 4;
     const uint32_t n_in = j.n_in, n_rows = j.n_rows, n_tiles = tiles_here(j);
-    const uint16_t *row = room + (size_t)(g < n_rows ? g : 0) * resident_width(n_in); /* nobody reads other columns */
+    const uint16_t *row =
+        (const uint16_t *)room + (size_t)(g < n_rows ? g : 0) * resident_width(n_in); /* nobody reads other columns */
     Set::visit(p.format, [&](auto f) {
         using F = decltype(f);
         constexpr uint32_t STEP = Cell<F>::STEP;
@@ -385,7 +423,13 @@ __device__ void run_product(const struct phase &p, const uint16_t *room, float *
                                k = i % n_stages * STEP; /* slot % WARPS: warp */
                 float acc[4] = {};
                 barrier_wait(&ring.full[slot], stage / ring.n & 1);
-                multiply<F>(ring.slots + (size_t)slot * ring.bytes, row, k, n_in, acc);
+                const unsigned char *weights = ring.slots + (size_t)slot * ring.bytes;
+                if constexpr (!Set::IS_WHOLE)
+                    multiply<F>(weights, row, k, n_in, acc);
+                else if (n_rows == 1)
+                    whole_multiply<F, 1>(weights, room, k, n_in, lane, acc);
+                else
+                    whole_multiply<F, 2>(weights, room, k, n_in, lane, acc);
                 __syncwarp();
                 if (threadIdx.x % 32 == 0)
                     barrier_arrive(&ring.free[slot]);
@@ -433,8 +477,8 @@ template <int WARPS> __device__ __forceinline__ void chip_wait(const uint32_t *c
 }
 
 template <class Set>
-__device__ void run_phases(const struct resident_args &a, struct phase *described, struct attend_first &first,
-    const struct ring &ring, unsigned char *room, float *sums)
+__device__ __forceinline__ void run_phases(const struct resident_args &a, struct phase *described,
+    struct attend_first &first, const struct ring &ring, unsigned char *room, float *sums)
 {
     constexpr int WARPS = Set::WARPS;
     const bool describes =
@@ -454,10 +498,10 @@ __device__ void run_phases(const struct resident_args &a, struct phase *describe
             next.take(a.program + i + 1);
         if (!p.is_end_steady)
             ahead.load_end(p.job);
-        load_rows<WARPS>(p, ahead, (uint16_t *)room);
+        load_rows<Set>(p, ahead, room);
         if (describes && i + 1 < a.n)
             next.put(described + (i + 1) % 2);
-        run_product<Set>(p, (const uint16_t *)room, sums, ring, done, ahead.end);
+        run_product<Set>(p, room, sums, ring, done, ahead.end);
         if (i + 1 == a.n)
             break;
         chip_tell<WARPS>(a.barrier);

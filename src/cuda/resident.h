@@ -59,8 +59,17 @@ __host__ __device__ inline uint32_t resident_width(uint32_t n)
     return (n + RESIDENT_PAD - 1) / RESIDENT_PAD * RESIDENT_PAD;
 }
 
-/* The kernels, one for each set of formats: how many warps multiply; and the bytes of a format's stage. */
+/* The kernels, one for each set of formats. */
 enum resident_set { RESIDENT_BF16, RESIDENT_F16, RESIDENT_F8, RESIDENT_QUANT, RESIDENT_SETS };
+
+/* Bytes of an activation row of n; beside whole numbers 8 for each 32 (resident_whole.cuh). */
+__host__ __device__ inline uint32_t resident_row_bytes(enum resident_set set, uint32_t n)
+{
+    const uint32_t width = resident_width(n);
+    return width * 2 + (set == RESIDENT_QUANT ? width / 32 * 8 : 0);
+}
+
+/* How many warps multiply; and the bytes of a format's stage. */
 uint32_t resident_warps(enum resident_set set);
 uint32_t resident_slot_bytes(enum format format);
 void resident_run_plain(struct dev *d, enum resident_set set, size_t shared, const struct resident_args *a);
