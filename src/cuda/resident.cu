@@ -114,8 +114,7 @@ static uint32_t slots_beside(const struct resident *r, enum resident_set set, ui
 {
     const size_t rest = SHARED_FIXED + room_bytes + (size_t)RESIDENT_SUMS * 16 * sizeof(float);
     const size_t n = rest < SHARED_MOST ? (SHARED_MOST - rest) / slot_bytes : 0;
-    const uint32_t warps = resident_warps(set);
-    return (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS) / warps * warps;
+    return n < resident_warps(set) ? 0 : (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS);
 }
 
 bool resident_norm(struct dev *d, const struct norm_args *a)

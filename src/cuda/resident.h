@@ -47,7 +47,7 @@ uint32_t resident_positions(const struct dev *d);
 struct resident_args {
     const struct phase *program;
     uint32_t n, first_product, first_attend;
-    uint32_t n_slots;    /* of the ring: a multiple of the warps, so that a slot is always one warp's */
+    uint32_t n_slots;    /* of the ring: as many as there are warps, or more */
     uint32_t slot_bytes; /* of one: the largest stage of the formats that occur */
     uint32_t room_bytes; /* of the activations, or of what warps join in */
     uint32_t *barrier;   /* zero between kernels */
@@ -67,6 +67,13 @@ __host__ __device__ inline uint32_t resident_row_bytes(enum resident_set set, ui
 {
     const uint32_t width = resident_width(n);
     return width * 2 + (set == RESIDENT_QUANT ? width / 32 * 8 : 0);
+}
+
+/* Threads of a block in which so many warps multiply: the one that carries has a group of four for itself, whose
+ * registers the others get. */
+__host__ __device__ constexpr uint32_t resident_threads(uint32_t warps)
+{
+    return (warps + 4) * 32;
 }
 
 /* How many warps multiply; and the bytes of a format's stage. */

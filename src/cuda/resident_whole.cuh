@@ -25,7 +25,7 @@
 #define WHOLE_MOST  32512.0f    /* 127 * 256: both bytes fit */
 #define WHOLE_LEAST 1e-30f      /* smaller ones are nothing, so that no quotient overflows */
 #define WHOLE_MAGIC 12582912.0f /* 1.5 * 2^23: its last bit is worth 1 */
-#define WHOLE_BATCH 8           /* loads of a thread on their way */
+#define WHOLE_BATCH 7           /* loads of a thread on their way */
 
 /* c (16 x 8) += a (16 x 32) x b (32 x 8). Lane 4g+t holds a = {(g, 4t), (g+8, 4t), (g, 4t+16), (g+8, 4t+16)}, four
  * neighbours each; b = {(4t, g), (4t+16, g)}; c as floats have it. */
@@ -45,12 +45,17 @@ __device__ __forceinline__ void load_own(uint4 &v, uint32_t at, bool own)
                  : "r"(at), "r"((uint32_t)own));
 }
 
-/* The lane, found anew: what is made of it does not stay in registers from one phase to the next. */
+/* The thread and the lane, found anew: what is made of them does not stay in registers from one phase to the next. */
+__device__ __forceinline__ uint32_t thread_anew()
+{
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 __device__ __forceinline__ uint32_t lane_anew()
 {
-    uint32_t lane;
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-    return lane;
+    return thread_anew() % 32;
 }
 
 /* The larger one; NaN where one is. */
@@ -59,6 +64,13 @@ __device__ __forceinline__ float larger(float a, float b)
     float c;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
     return c;
+}
+
+__device__ __forceinline__ float reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 /* ---- formats -------------------------------------------------------------------------------------------------------
@@ -167,15 +179,15 @@ template <> struct Whole<FormatQ6K> {
 /* ---- activations ---------------------------------------------------------------------------------------------------
  */
 
-/* Four neighbours: their bytes, in order, and what they add up to. */
+/* Four numbers: their bytes, in order, and what they add up to. */
 struct whole4 {
     uint32_t high, low;
     int32_t sum;
-    __device__ __forceinline__ whole4(float4 v, float inverse)
+    __device__ __forceinline__ whole4(float a, float b, float c, float d, float inverse)
     {
         const float magic = WHOLE_MAGIC + 128.0f; /* 128 more rounds the high byte */
-        const uint32_t x = __float_as_uint(fmaf(v.x, inverse, magic)), y = __float_as_uint(fmaf(v.y, inverse, magic));
-        const uint32_t z = __float_as_uint(fmaf(v.z, inverse, magic)), w = __float_as_uint(fmaf(v.w, inverse, magic));
+        const uint32_t x = __float_as_uint(fmaf(a, inverse, magic)), y = __float_as_uint(fmaf(b, inverse, magic));
+        const uint32_t z = __float_as_uint(fmaf(c, inverse, magic)), w = __float_as_uint(fmaf(d, inverse, magic));
         const uint32_t xy = __byte_perm(x, y, 0x5140), zw = __byte_perm(z, w, 0x5140);
         high = __byte_perm(xy, zw, 0x7632);
         low = __byte_perm(xy, zw, 0x5410) ^ 0x80808080u;
@@ -197,7 +209,7 @@ template <class F> struct WholeRow {
 
     static __device__ __forceinline__ float inverse(float most)
     {
-        return most > WHOLE_LEAST ? __fdividef(WHOLE_MOST, most) : 0.0f;
+        return most > WHOLE_LEAST ? WHOLE_MOST * reciprocal(most) : 0.0f;
     }
 
     /* The largest, or the sum, of all that LANES neighbours have. */
@@ -218,14 +230,11 @@ template <class F> struct WholeRow {
                 sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], step);
     }
 
-    /* The bytes of eight neighbours from element e on: high ones (part 0) or low ones. */
+    /* The bytes of eight neighbours from element e on, as they lie: high ones (part 0) or low ones. */
     __device__ __forceinline__ void put(uint32_t e, uint32_t part, uint32_t first, uint32_t second) const
     {
         const uint32_t piece = e / 16, place = NIBBLES ? piece / 8 * 8 + piece % 2 * 4 + piece / 2 % 4 : piece;
-        const uint2 ordered = NIBBLES
-                                  ? make_uint2(__byte_perm(first, second, 0x5140), __byte_perm(first, second, 0x7362))
-                                  : make_uint2(first, second);
-        *(uint2 *)(bytes + place * 32 + part * 16 + e % 16) = ordered;
+        *(uint2 *)(bytes + place * 32 + part * 16 + e % 16) = make_uint2(first, second);
     }
 
     __device__ __forceinline__ void put_scale(uint32_t e, float most, int32_t sum) const
@@ -249,7 +258,7 @@ template <class F> struct WholeRow {
         const bool odd = at % 2 != 0; /* the even lane of two puts the high bytes of both, the odd one the low ones */
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            const struct whole4 q(v[i], inverse(most[i]));
+            const struct whole4 q(v[i].x, v[i].y, v[i].z, v[i].w, inverse(most[i]));
             mine[i] = odd ? q.low : q.high;
             got[i] = __shfl_xor_sync(ALL_LANES, odd ? q.high : q.low, 1);
             sum[i] = q.sum;
@@ -259,7 +268,9 @@ template <class F> struct WholeRow {
 #pragma unroll
         for (int i = 0; i < N; i++)
             if (at + i * step < end) {
-                put((at + i * step) / 2 * 8, odd, odd ? got[i] : mine[i], odd ? mine[i] : got[i]);
+                const uint32_t a = odd ? got[i] : mine[i], b = odd ? mine[i] : got[i];
+                put((at + i * step) / 2 * 8, odd, NIBBLES ? __byte_perm(a, b, 0x5140) : a,
+                    NIBBLES ? __byte_perm(a, b, 0x7362) : b);
                 put_scale((at + i * step) * 4, most[i], sum[i]);
             }
     }
@@ -282,7 +293,8 @@ template <class F> struct WholeRow {
             const float2 a = __half22float2(as_h2(v[i].x)), b = __half22float2(as_h2(v[i].y));
             const float2 c = __half22float2(as_h2(v[i].z)), d = __half22float2(as_h2(v[i].w));
             const float by = inverse(most[i]);
-            const struct whole4 p(make_float4(a.x, a.y, b.x, b.y), by), q(make_float4(c.x, c.y, d.x, d.y), by);
+            const struct whole4 p = NIBBLES ? whole4(a.x, c.x, a.y, c.y, by) : whole4(a.x, a.y, b.x, b.y, by);
+            const struct whole4 q = NIBBLES ? whole4(b.x, d.x, b.y, d.y, by) : whole4(c.x, c.y, d.x, d.y, by);
             sum[i] = p.sum + q.sum;
             if (at + i * step < end) {
                 put((at + i * step) * 8, 0, p.high, q.high);
@@ -303,18 +315,22 @@ template <int WARPS, class F>
 __device__ __forceinline__ void whole_halves(const uint4 *from, uint32_t n, const WholeRow<F> &to)
 {
     constexpr uint32_t STEP = WARPS * 32;
+    static_assert(WHOLE_BATCH % 2 == 1, "pairs and one");
+    const uint32_t thread = thread_anew();
     const uint32_t end = resident_width(n) / 8;
     for (uint32_t first = 0; first < end; first += WHOLE_BATCH * STEP) {
         uint4 v[WHOLE_BATCH];
 #pragma unroll
         for (uint32_t i = 0; i < WHOLE_BATCH; i++) {
-            const uint32_t at = first + threadIdx.x + i * STEP;
+            const uint32_t at = first + thread + i * STEP;
             v[i] = at < n / 8 ? __ldcg(from + at) : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
-        for (uint32_t i = 0; i < WHOLE_BATCH; i += 2)
+        for (uint32_t i = 0; i + 1 < WHOLE_BATCH; i += 2)
             if (first + i * STEP < end)
-                to.template put8<2>(first + threadIdx.x + i * STEP, STEP, end, v + i);
+                to.template put8<2>(first + thread + i * STEP, STEP, end, v + i);
+        if (first + (WHOLE_BATCH - 1) * STEP < end)
+            to.template put8<1>(first + thread + (WHOLE_BATCH - 1) * STEP, STEP, end, v + WHOLE_BATCH - 1);
     }
 }
 
@@ -324,26 +340,32 @@ __device__ __forceinline__ void whole_halves(const uint4 *from, uint32_t n, cons
 /* A lane's view of N activation rows from a stage's first element on. */
 template <class F, int N> struct WholeStage {
     static constexpr uint32_t SLICE = 4 * F::E, ALL = Cell<F>::STEP / SLICE, PIECES = F::E / 16;
-    const unsigned char *slot;
     const float2 *scales;
-    uint32_t bytes, row_bytes, k, lane;
+    uint32_t bytes, row_bytes, lane;
     float sum[N][2];
 
-    __device__ __forceinline__ void slice(uint32_t i, uint4 (&b)[N][PIECES])
+    __device__ __forceinline__ WholeStage(const unsigned char *room, uint32_t k, uint32_t n, uint32_t lane)
+        : scales((const float2 *)(room + resident_width(n) * 2) + k / 32),
+          bytes(shared_at(room) + k * 2 + lane % 4 * 32 + lane / 4 % 2 * 16),
+          row_bytes(resident_row_bytes(RESIDENT_QUANT, n)), lane(lane), sum()
+    {
+    }
+
+    /* Slice i, with the weights of rows g and g + 8; b: zero before the first, and nobody else's. */
+    __device__ __forceinline__ void slice(
+        uint32_t i, const typename F::Regs &one, const typename F::Regs &two, uint4 (&b)[N][PIECES])
     {
         using W = Whole<F>;
-        const uint32_t g = lane / 4, t = lane % 4, e = i * SLICE + t * F::E;
-        typename F::Regs one, two;
-        Cell<F>::get(one, slot, g, e, k);
-        Cell<F>::get(two, slot, g + 8, e, k);
+        const bool own = lane / 8 == lane % 4;
         float2 s[N];
         int32_t c[N][W::CHAINS][4] = {};
 #pragma unroll
         for (int r = 0; r < N; r++) {
 #pragma unroll
             for (uint32_t p = 0; p < PIECES; p++)
-                load_own(b[r][p], bytes + r * row_bytes + i * SLICE * 2 + p * 128, g / 2 == t);
-            s[r] = *(const float2 *)((const unsigned char *)(scales + e / 32) + r * row_bytes);
+                load_own(b[r][p], bytes + r * row_bytes + i * SLICE * 2 + p * 128, own);
+            const float2 *at = scales + (i * SLICE + lane % 4 * F::E) / 32;
+            s[r] = *(const float2 *)((const unsigned char *)at + r * row_bytes);
         }
 #pragma unroll
         for (int j = 0; j < F::E / 8; j++) {
@@ -362,40 +384,56 @@ template <class F, int N> struct WholeStage {
         }
     }
 
-    /* acc: as the matrix unit has sums, of rows 0 and 1 in its columns 0 and 1. */
-    __device__ __forceinline__ void run(uint32_t n, float acc[4])
+    /* As the matrix unit has sums, of rows 0 and 1 in its columns 0 and 1. */
+    __device__ __forceinline__ void end(float acc[4]) const
     {
-        const uint32_t n_slices = (min(Cell<F>::STEP, n - k) + SLICE - 1) / SLICE;
-        uint4 even[N][PIECES] = {}, odd[N][PIECES] = {};
-        if (N == 1 && n_slices == ALL) { /* written out, so that what is loaded can be on its way at once */
-#pragma unroll
-            for (uint32_t i = 0; i < ALL; i += 2) {
-                slice(i, even);
-                slice(i + 1, odd);
-            }
-        } else
-            for (uint32_t i = 0; i < n_slices; i++)
-                slice(i, even);
 #pragma unroll
         for (int r = 0; r < N; r++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                float &x = acc[2 * half + r];
-                x = sum[r][half];
+                float x = sum[r][half];
                 x += __shfl_xor_sync(ALL_LANES, x, 1);
                 x += __shfl_xor_sync(ALL_LANES, x, 2);
+                acc[2 * half + r] = x;
             }
     }
 };
 
+/* One row and a whole stage that is in registers. */
+template <class F>
+__device__ __forceinline__ void whole_held(
+    const struct held_stage &held, const unsigned char *room, uint32_t k, uint32_t n, uint32_t lane, float acc[4])
+{
+    using S = WholeStage<F, 1>;
+    S stage(room, k, n, lane);
+    uint4 b[2][1][S::PIECES] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < S::ALL; i++) {
+        typename F::Regs one, two;
+        Cell<F>::take(one, held, i, 0);
+        Cell<F>::take(two, held, i, 1);
+        stage.slice(i, one, two, b[i % 2]);
+    }
+    stage.end(acc);
+}
+
+/* Any stage, from the ring. */
 template <class F, int N>
-__device__ __forceinline__ void whole_multiply(
+__device__ __forceinline__ void whole_stage(
     const unsigned char *slot, const unsigned char *room, uint32_t k, uint32_t n, uint32_t lane, float acc[4])
 {
-    const float2 *scales = (const float2 *)(room + resident_width(n) * 2) + k / 32;
-    WholeStage<F, N> stage = {slot, scales, shared_at(room) + k * 2 + lane % 4 * 32 + lane / 4 % 2 * 16,
-        resident_row_bytes(RESIDENT_QUANT, n), k, lane, {}};
-    stage.run(n, acc);
+    using S = WholeStage<F, N>;
+    S stage(room, k, n, lane);
+    uint4 b[N][S::PIECES] = {};
+    const uint32_t n_slices = (min(Cell<F>::STEP, n - k) + S::SLICE - 1) / S::SLICE;
+    for (uint32_t i = 0; i < n_slices; i++) {
+        const uint32_t e = i * S::SLICE + lane % 4 * F::E;
+        typename F::Regs one, two;
+        Cell<F>::get(one, slot, lane / 4, e, k);
+        Cell<F>::get(two, slot, lane / 4 + 8, e, k);
+        stage.slice(i, one, two, b);
+    }
+    stage.end(acc);
 }
 
 #endif
