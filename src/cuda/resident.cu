@@ -129,8 +129,7 @@ static uint32_t slots_beside(enum resident_set set, uint32_t slot_bytes, uint32_
 {
     const size_t rest = SHARED_FIXED + rest_bytes(set, room_bytes);
     const size_t n = rest < SHARED_MOST ? (SHARED_MOST - rest) / slot_bytes : 0;
-    const uint32_t slots = (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS), warps = resident_warps(set);
-    return is_chain(set) ? (slots < warps ? 0 : slots) : slots / warps * warps;
+    return n < resident_warps(set) ? 0 : (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS);
 }
 
 bool resident_norm(struct dev *d, const struct norm_args *a)
@@ -160,7 +159,7 @@ bool resident_product(struct dev *d, enum format format, const struct skinny_job
         j->groups != NULL || resident_width(j->n_in) / RESIDENT_PAD * j->n_rows > RESIDENT_SUMS || j->n_in % 64 != 0 ||
         j->row_bytes % 16 != 0 || j->n_rows > r->rows)
         return refuse(d);
-    const uint32_t room = MAX(r->room_bytes, j->n_rows * resident_width(j->n_in) * 2);
+    const uint32_t room = MAX(r->room_bytes, j->n_rows * resident_row_bytes(set, j->n_in));
     const uint32_t slot = MAX(r->slot_bytes, resident_slot_bytes(format));
     if (slots_beside(set, slot, room) == 0)
         return refuse(d);

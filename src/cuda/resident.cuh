@@ -2,12 +2,12 @@
  *
  * Weights. One warp, the carrier, walks the stages of all phases in the order in which they will be multiplied, and
  * asks for each as soon as a place in the ring is free, whatever phase it belongs to. A stage is full when its bytes
- * have come, and free when the warp that multiplied it says so.
+ * have come, and its place is free when the warp whose it is has it in registers.
  *
- * Products. A block takes tiles of 16 matrix rows in turn. k is cut into stages (resident_cells.cuh); a slot of the
- * ring belongs to one warp, which sums what comes there from zero on the matrix unit, even and odd slices apart. The
- * sums of a tile's stages are added ascending. So the order of float operations belongs to the shape of the matrix
- * alone.
+ * Products. A block takes tiles of 16 matrix rows in turn. k is cut into stages (resident_cells.cuh), which the warps
+ * take in turn; a warp sums one from zero on the matrix unit, even and odd slices apart; quantised ones in whole
+ * numbers (resident_whole.cuh). The sums of a tile's stages are added ascending. So the order of float operations
+ * belongs to the shape of the matrix alone.
  *
  * Between two phases a block waits some thousand cycles for the others. What the next phase reads that no other block
  * writes now is asked for then: gains, scales, the cache of short contexts.
@@ -19,12 +19,14 @@
 #include "cuda/resident.h"
 #include "cuda/resident_attend.cuh"
 #include "cuda/resident_cells.cuh"
+#include "cuda/resident_multiply.cuh"
+#include "cuda/resident_whole.cuh"
 #include "cuda/skinny.cuh"
 
-/* Warps that multiply; measured, docs/benchmarks.md. One more carries. */
-#define PLAIN_WARPS  11
-#define F8_WARPS     11
-#define QUANT_WARPS  9
+/* Warps that multiply, of a block; measured, docs/benchmarks.md. */
+#define PLAIN_WARPS  8
+#define F8_WARPS     8
+#define QUANT_WARPS  8
 #define NORM_THREADS 256 /* as norm.cu has, so that the sum is taken in the same order */
 
 /* ---- sets of formats -----------------------------------------------------------------------------------------------
@@ -32,6 +34,7 @@
 
 template <class F, int W> struct SetOne {
     static constexpr int WARPS = W;
+    static constexpr bool IS_WHOLE = false; /* products in whole numbers */
     template <class V> static __device__ __forceinline__ void visit(enum format, V &&v)
     {
         v(F());
@@ -40,6 +43,7 @@ template <class F, int W> struct SetOne {
 
 struct SetQuant {
     static constexpr int WARPS = QUANT_WARPS;
+    static constexpr bool IS_WHOLE = true;
     template <class V> static __device__ __forceinline__ void visit(enum format f, V &&v)
     {
         switch (f) {
@@ -238,115 +242,162 @@ template <int WARPS> __device__ __forceinline__ float warps_sum(float x)
     return all;
 }
 
-/* Row r of x, normalised, as 16-bit numbers into shared memory; norm.cu's arithmetic. */
-template <typename T, int WARPS>
-__device__ void rows_normed(const struct phase &p, uint32_t r, const struct begun &ahead, uint16_t *to)
+/* Row r of x, normalised, zeros behind it; norm.cu's arithmetic. put(at, step, end, numbers) gets quads at, at + step,
+ * ... of it, of which those below end are to be kept. Whole warps put. */
+template <int WARPS, class Put>
+__device__ __forceinline__ void rows_normed(const struct phase &p, uint32_t r, const struct begun &ahead, Put &&put)
 {
-    const uint32_t n = p.job.n_in, quads = n / 4;
+    const uint32_t n = p.job.n_in, quads = n / 4, thread = thread_anew();
     const float4 *row = (const float4 *)(p.x + (size_t)(p.rows != NULL ? p.rows[r] : r) * n);
     const float4 *gains = (const float4 *)p.gain;
-    const bool mine = threadIdx.x < NORM_THREADS;
+    const bool mine = thread < NORM_THREADS;
     float4 held[GAINS];
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < GAINS; i++) {
-        const uint32_t at = threadIdx.x + i * NORM_THREADS;
+        const uint32_t at = thread + i * NORM_THREADS;
         held[i] = mine && at < quads ? __ldcg(row + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 #pragma unroll
     for (int i = 0; i < GAINS; i++)
         sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
-    for (uint32_t at = threadIdx.x + GAINS * NORM_THREADS; mine && at < quads; at += NORM_THREADS) {
+    for (uint32_t at = thread + GAINS * NORM_THREADS; mine && at < quads; at += NORM_THREADS) {
         const float4 v = __ldcg(row + at);
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
     const float inv = rsqrtf(warps_sum<WARPS>(sum) / (float)n + p.eps);
+    const uint32_t all = resident_width(n) / 4, end = mine ? all : 0;
 #pragma unroll
     for (int i = 0; i < GAINS; i++) {
-        const uint32_t at = threadIdx.x + i * NORM_THREADS;
         const float4 v = held[i], g = ahead.gain[i];
-        if (mine && at < quads)
-            *(uint2 *)(to + 4 * at) = make_uint2(
-                act_pair(T(), v.x * inv * g.x, v.y * inv * g.y), act_pair(T(), v.z * inv * g.z, v.w * inv * g.w));
+        held[i] = make_float4(v.x * inv * g.x, v.y * inv * g.y, v.z * inv * g.z, v.w * inv * g.w);
     }
-    for (uint32_t at = threadIdx.x + GAINS * NORM_THREADS; mine && at < quads; at += NORM_THREADS) {
-        const float4 v = __ldcg(row + at), g = __ldg(gains + at);
-        *(uint2 *)(to + 4 * at) = make_uint2(
-            act_pair(T(), v.x * inv * g.x, v.y * inv * g.y), act_pair(T(), v.z * inv * g.z, v.w * inv * g.w));
+    put(thread, NORM_THREADS, end, held);
+    for (uint32_t first = GAINS * NORM_THREADS; first < all; first += NORM_THREADS) {
+        const uint32_t at = first + thread;
+        float4 one[1] = {make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
+        if (mine && at < quads) {
+            const float4 v = __ldcg(row + at), g = __ldg(gains + at);
+            one[0] = make_float4(v.x * inv * g.x, v.y * inv * g.y, v.z * inv * g.z, v.w * inv * g.w);
+        }
+        put(at, NORM_THREADS, end, one);
     }
 }
 
-/* A phase's activation rows into the room, [rows][width], zeros behind each. */
-template <int WARPS> __device__ inline void load_rows(const struct phase &p, const struct begun &ahead, uint16_t *room)
+/* The same as 16-bit numbers. */
+template <typename T, int WARPS>
+__device__ __forceinline__ void rows_short(const struct phase &p, uint32_t r, const struct begun &ahead, uint16_t *to)
 {
+    rows_normed<WARPS>(p, r, ahead, [&](uint32_t at, uint32_t step, uint32_t end, const auto &v) {
+#pragma unroll
+        for (uint32_t i = 0; i < sizeof v / sizeof v[0]; i++)
+            if (at + i * step < end)
+                *(uint2 *)(to + 4 * (at + i * step)) =
+                    make_uint2(act_pair(T(), v[i].x, v[i].y), act_pair(T(), v[i].z, v[i].w));
+    });
+}
+
+/* Row r of a phase as whole numbers. */
+template <int WARPS, class F>
+__device__ __forceinline__ void rows_whole(
+    const struct phase &p, uint32_t r, const struct begun &ahead, const uint4 *from, const WholeRow<F> &to)
+{
+    if (p.x == NULL)
+        whole_halves<WARPS>(from, p.job.n_in, to);
+    else
+        rows_normed<WARPS>(
+            p, r, ahead, [&](uint32_t at, uint32_t step, uint32_t end, const auto &v) { to.put4(at, step, end, v); });
+}
+
+/* A phase's activation rows into the room, zeros behind each: [rows][width], or as whole numbers. */
+template <class Set, class F>
+__device__ __forceinline__ void load_rows(const struct phase &p, const struct begun &ahead, unsigned char *room)
+{
+    constexpr int WARPS = Set::WARPS;
     const uint32_t n = p.job.n_in, width = resident_width(n);
     for (uint32_t r = 0; r < p.job.n_rows; r++) {
-        uint16_t *to = room + (size_t)r * width;
-        for (uint32_t i = n + threadIdx.x; i < width; i += WARPS * 32)
-            to[i] = 0;
-        if (p.x == NULL) {
-            const uint4 *from = (const uint4 *)((const uint16_t *)p.job.act + (size_t)r * n);
-            for (uint32_t i = threadIdx.x; i < n / 8; i += WARPS * 32)
-                ((uint4 *)to)[i] = __ldcg(from + i);
-        } else if (p.format == FORMAT_BF16)
-            rows_normed<__nv_bfloat16, WARPS>(p, r, ahead, to);
-        else
-            rows_normed<__half, WARPS>(p, r, ahead, to);
+        const uint4 *from = (const uint4 *)((const uint16_t *)p.job.act + (size_t)r * n);
+        if constexpr (Set::IS_WHOLE)
+            rows_whole<WARPS>(
+                p, r, ahead, from, WholeRow<F>(room + (size_t)r * resident_row_bytes(RESIDENT_QUANT, n), n));
+        else {
+            uint16_t *to = (uint16_t *)room + (size_t)r * width;
+            if (p.x == NULL)
+                for (uint32_t i = threadIdx.x; i < width / 8; i += WARPS * 32)
+                    ((uint4 *)to)[i] = i < n / 8 ? __ldcg(from + i) : make_uint4(0, 0, 0, 0);
+            else
+                rows_short<typename F::Type, WARPS>(p, r, ahead, to);
+        }
     }
     warps_meet<WARPS>();
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------
+/* ---- stages in registers -------------------------------------------------------------------------------------------
  */
 
-/* A slice of a stage: 16 weight rows with the activation row of each lane's column. */
-template <class F>
-__device__ __forceinline__ void multiply_slice(
-    const unsigned char *slot, const uint16_t *row, uint32_t k, uint32_t slice, float acc[4])
-{
-    typename F::Type type;
-    typename F::Regs a, b;
-    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, e = slice * 4 * F::E + t * F::E;
-    Cell<F>::get(a, slot, g, e, k);
-    Cell<F>::get(b, slot, g + 8, e, k);
-#pragma unroll
-    for (int part = 0; part < F::E / 8; part++) {
-        const uint4 v = *(const uint4 *)(row + k + e + 8 * part);
-        uint32_t p[4], q[4];
-        F::pairs(a, part, p);
-        F::pairs(b, part, q);
-        mma(type, acc, p[0], q[0], p[1], q[1], v.x, v.y);
-        mma(type, acc, p[2], q[2], p[3], q[3], v.z, v.w);
+/* A warp takes a whole stage into registers before it multiplies, so that its slot is free again at once. Its first one
+ * of a phase it takes while the blocks wait for each other, if it has come: the ring is longer by that. */
+struct holding {
+    struct held_stage stage;
+    bool is_full;
+
+    /* Nothing of what was there is kept in registers. */
+    __device__ __forceinline__ void clear()
+    {
+        struct holding none;
+        none.is_full = false;
+        *this = none;
     }
+};
+
+/* The stages of this block's tiles from `first` on whose sums are added together. */
+template <class Set, class F> struct Stages {
+    uint32_t each, at_once, n;
+    __device__ __forceinline__ Stages(const struct skinny_job &j, uint32_t first)
+        : each((j.n_in + Cell<F>::STEP - 1) / Cell<F>::STEP), at_once(max(1u, RESIDENT_SUMS / (each * j.n_rows))),
+          n(min(at_once, tiles_here(j) - first) * each)
+    {
+    }
+    /* The warp's first. */
+    static __device__ __forceinline__ uint32_t mine(uint32_t done)
+    {
+        return (threadIdx.x / 32 + Set::WARPS - done % Set::WARPS) % Set::WARPS;
+    }
+    static __device__ __forceinline__ bool is_held(const struct skinny_job &j, uint32_t k)
+    {
+        return k + Cell<F>::STEP <= j.n_in && (!Set::IS_WHOLE || j.n_rows == 1);
+    }
+};
+
+/* The slot's bytes have been read. */
+__device__ __forceinline__ void release(const struct ring &ring, uint32_t slot, uint32_t lane)
+{
+    __syncwarp();
+    if (lane == 0)
+        barrier_arrive(&ring.free[slot]);
 }
 
-/* A stage: elements from k on. A row's last slice may lack a partner. */
-template <class F>
-__device__ __forceinline__ void multiply(
-    const unsigned char *slot, const uint16_t *row, uint32_t k, uint32_t n, float acc[4])
+/* The first stage of a phase that is to come. */
+template <class Set, class F>
+__device__ __forceinline__ void hold_ahead(
+    const struct skinny_job &j, const struct ring &ring, uint32_t done, struct holding &held)
 {
-    constexpr uint32_t SLICE = 4 * F::E, ALL = Cell<F>::STEP / SLICE;
-    const uint32_t n_slices = (min(Cell<F>::STEP, n - k) + SLICE - 1) / SLICE;
-    float odd[4] = {};
-    if (n_slices == ALL) { /* written out, so that all that is loaded can be on its way at once */
-#pragma unroll
-        for (uint32_t slice = 0; slice < ALL; slice += 2) {
-            multiply_slice<F>(slot, row, k, slice, acc);
-            multiply_slice<F>(slot, row, k, slice + 1, odd);
-        }
-    } else {
-        uint32_t slice = 0;
-        for (; slice + 1 < n_slices; slice += 2) {
-            multiply_slice<F>(slot, row, k, slice, acc);
-            multiply_slice<F>(slot, row, k, slice + 1, odd);
-        }
-        if (slice < n_slices)
-            multiply_slice<F>(slot, row, k, slice, acc);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        acc[i] += odd[i];
+    using S = Stages<Set, F>;
+    if (tiles_here(j) == 0)
+        return;
+    const S stages(j, 0);
+    const uint32_t i = S::mine(done), k = i % stages.each * Cell<F>::STEP, lane = lane_anew();
+    const uint32_t stage = done + i, slot = stage % ring.n;
+    if (i >= stages.n || !S::is_held(j, k) ||
+        !__all_sync(ALL_LANES, barrier_is_over(&ring.full[slot], stage / ring.n & 1)))
+        return;
+    Cell<F>::hold(held.stage, ring.slots + (size_t)slot * ring.bytes, lane, k);
+    release(ring, slot, lane);
+    held.is_full = true;
 }
+
+/* ---- ends ----------------------------------------------------------------------------------------------------------
+ */
 
 /* Add the stages of each of n tiles, ascending, and do what is to be done with them. */
 template <int WARPS>
@@ -370,47 +421,67 @@ __device__ __forceinline__ void finish_tiles(const struct skinny_job &j, uint32_
     }
 }
 
-/* done: stages of this block before this phase, and after it. */
-template <class Set>
-__device__ void run_product(const struct phase &p, const uint16_t *room, float *sums, const struct ring &ring,
-    uint32_t &done, const struct end_in &early)
+/* A stage's sums, as the matrix unit has them. */
+template <class Set, class F>
+__device__ __forceinline__ void run_stage(const struct skinny_job &j, const unsigned char *room,
+    const struct ring &ring, uint32_t stage, uint32_t k, uint32_t lane, struct holding &held, float acc[4])
 {
-    const struct skinny_job &j = p.job;
-    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const uint32_t n_in = j.n_in, n_rows = j.n_rows, n_tiles = tiles_here(j);
-    const uint16_t *row = room + (size_t)(g < n_rows ? g : 0) * resident_width(n_in); /* nobody reads other columns */
-    Set::visit(p.format, [&](auto f) {
-        using F = decltype(f);
-        constexpr uint32_t STEP = Cell<F>::STEP;
-        const uint32_t n_stages = (n_in + STEP - 1) / STEP, at_once = max(1u, RESIDENT_SUMS / (n_stages * n_rows));
-        for (uint32_t first = 0; first < n_tiles; first += at_once) {
-            const uint32_t tiles = min(at_once, n_tiles - first), n = tiles * n_stages;
-            for (uint32_t i = (warp + Set::WARPS - done % Set::WARPS) % Set::WARPS; i < n; i += Set::WARPS) {
-                const uint32_t stage = done + i, slot = stage % ring.n,
-                               k = i % n_stages * STEP; /* slot % WARPS: warp */
-                float acc[4] = {};
-                barrier_wait(&ring.full[slot], stage / ring.n & 1);
-                multiply<F>(ring.slots + (size_t)slot * ring.bytes, row, k, n_in, acc);
-                __syncwarp();
-                if (threadIdx.x % 32 == 0)
-                    barrier_arrive(&ring.free[slot]);
-                float *to = sums + (size_t)i * n_rows * 16 + g;
-                if (2 * t < n_rows) {
-                    to[2 * t * 16] = acc[0];
-                    to[2 * t * 16 + 8] = acc[2];
-                }
-                if (2 * t + 1 < n_rows) {
-                    to[(2 * t + 1) * 16] = acc[1];
-                    to[(2 * t + 1) * 16 + 8] = acc[3];
-                }
-            }
-            done += n;
-            warps_meet<Set::WARPS>();
-            finish_tiles<Set::WARPS>(j, first, tiles, n_stages, sums, early);
-            if (first + at_once < n_tiles)
-                warps_meet<Set::WARPS>();
+    const uint32_t g = lane / 4, n_in = j.n_in, slot = stage % ring.n;
+    const uint16_t *row = (const uint16_t *)room + (size_t)(g < j.n_rows ? g : 0) * resident_width(n_in) +
+                          k; /* nobody reads other columns */
+    const unsigned char *weights = ring.slots + (size_t)slot * ring.bytes;
+    if (!held.is_full)
+        barrier_wait(&ring.full[slot], stage / ring.n & 1);
+    if (Stages<Set, F>::is_held(j, k)) {
+        if (!held.is_full) {
+            Cell<F>::hold(held.stage, weights, lane, k);
+            release(ring, slot, lane);
         }
-    });
+        if constexpr (Set::IS_WHOLE)
+            whole_held<F>(held.stage, room, k, n_in, lane, acc);
+        else
+            multiply_held<F>(held.stage, row, lane, acc);
+        held.clear();
+        return;
+    }
+    if constexpr (!Set::IS_WHOLE)
+        multiply<F>(weights, row, k, n_in, lane, acc);
+    else if (j.n_rows == 1)
+        whole_stage<F, 1>(weights, room, k, n_in, lane, acc);
+    else
+        whole_stage<F, 2>(weights, room, k, n_in, lane, acc);
+    release(ring, slot, lane);
+}
+
+/* done: stages of this block before this phase, and after it. */
+template <class Set, class F>
+__device__ __forceinline__ void run_product(const struct skinny_job &j, const unsigned char *room, float *sums,
+    const struct ring &ring, struct holding &held, uint32_t &done, const struct end_in &early)
+{
+    using S = Stages<Set, F>;
+    const uint32_t lane = lane_anew(), g = lane / 4, t = lane % 4, n_rows = j.n_rows, n_tiles = tiles_here(j);
+    for (uint32_t first = 0; first < n_tiles;) {
+        const S stages(j, first);
+        for (uint32_t i = S::mine(done); i < stages.n; i += Set::WARPS) {
+            float acc[4] = {};
+            run_stage<Set, F>(j, room, ring, done + i, i % stages.each * Cell<F>::STEP, lane, held, acc);
+            float *to = sums + (size_t)i * n_rows * 16 + g;
+            if (2 * t < n_rows) {
+                to[2 * t * 16] = acc[0];
+                to[2 * t * 16 + 8] = acc[2];
+            }
+            if (2 * t + 1 < n_rows) {
+                to[(2 * t + 1) * 16] = acc[1];
+                to[(2 * t + 1) * 16 + 8] = acc[3];
+            }
+        }
+        done += stages.n;
+        warps_meet<Set::WARPS>();
+        finish_tiles<Set::WARPS>(j, first, stages.n / stages.each, stages.each, sums, early);
+        first += stages.at_once;
+        if (first < n_tiles)
+            warps_meet<Set::WARPS>();
+    }
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------------------------------
@@ -438,31 +509,40 @@ template <int WARPS> __device__ __forceinline__ void chip_wait(const uint32_t *c
 }
 
 template <class Set>
-__device__ void run_phases(const struct resident_args &a, struct phase *described, struct attend_first &first,
-    const struct ring &ring, unsigned char *room, float *sums)
+__device__ __forceinline__ void run_phases(const struct resident_args &a, struct phase *described,
+    struct attend_first &first, const struct ring &ring, unsigned char *room, float *sums)
 {
     constexpr int WARPS = Set::WARPS;
     const bool describes =
         threadIdx.x / 32 == WARPS - 1; /* brings the next phase's description, in place of the last */
     uint32_t done = 0;
-    struct begun ahead;
     struct moving next;
     launch_wait();
     if (threadIdx.x == 0 && a.first_attend < a.n) { /* seen by all when the first rows are there */
         const struct phase &p = a.program[a.first_attend];
         attend_first_load(p.attend, &first);
     }
-    ahead.load(described[0]);
     for (uint32_t i = 0; i < a.n; i++) {
         const struct phase &p = described[i % 2];
-        if (describes && i + 1 < a.n)
-            next.take(a.program + i + 1);
-        if (!p.is_end_steady)
-            ahead.load_end(p.job);
-        load_rows<WARPS>(p, ahead, (uint16_t *)room);
-        if (describes && i + 1 < a.n)
-            next.put(described + (i + 1) % 2);
-        run_product<Set>(p, (const uint16_t *)room, sums, ring, done, ahead.end);
+        Set::visit(p.format, [&](auto f) {
+            using F = decltype(f);
+            struct begun ahead;
+            struct holding held;
+            held.clear();
+            ahead.load(p);
+            if constexpr (!Set::IS_WHOLE) /* there it would take more registers than there are */
+                hold_ahead<Set, F>(p.job, ring, done, held);
+            if (i > 0)
+                chip_wait<WARPS>(a.barrier, i);
+            if (describes && i + 1 < a.n)
+                next.take(a.program + i + 1);
+            if (!p.is_end_steady)
+                ahead.load_end(p.job);
+            load_rows<Set, F>(p, ahead, room);
+            if (describes && i + 1 < a.n)
+                next.put(described + (i + 1) % 2);
+            run_product<Set, F>(p.job, room, sums, ring, held, done, ahead.end);
+        });
         if (i + 1 == a.n)
             break;
         chip_tell<WARPS>(a.barrier);
@@ -479,8 +559,6 @@ __device__ void run_phases(const struct resident_args &a, struct phase *describe
                 break;
             chip_tell<WARPS>(a.barrier);
         }
-        ahead.load(described[(i + 1) % 2]);
-        chip_wait<WARPS>(a.barrier, i + 1);
     }
     launch_next();
     if (threadIdx.x == 0 && atomicAdd(a.barrier, 1) == a.n * gridDim.x - 1)
@@ -488,7 +566,7 @@ __device__ void run_phases(const struct resident_args &a, struct phase *describe
 }
 
 template <class Set>
-__global__ void __launch_bounds__((Set::WARPS + 1) * 32, 1)
+__global__ void __launch_bounds__(resident_threads(Set::WARPS), 1)
     resident_kernel(const __grid_constant__ struct resident_args a)
 {
 #if __CUDA_ARCH__ >= 900
@@ -508,10 +586,14 @@ __global__ void __launch_bounds__((Set::WARPS + 1) * 32, 1)
         begin.put(phases);
     }
     __syncthreads();
-    if (warp == Set::WARPS)
-        carry<Set>(a, ring, phases + 2);
-    else
+    if (warp >= Set::WARPS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        if (warp == Set::WARPS)
+            carry<Set>(a, ring, phases + 2);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
         run_phases<Set>(a, phases, first, ring, room, (float *)(room + a.room_bytes));
+    }
 #endif
 }
 

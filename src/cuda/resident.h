@@ -52,7 +52,7 @@ struct resident_args {
     const struct phase *program;
     uint32_t n, first_product, first_attend;
     uint32_t n_seqs;
-    uint32_t n_slots;    /* of the ring: a multiple of the warps, so that a slot is always one warp's, but for chains */
+    uint32_t n_slots;    /* of the ring: as many as there are warps, or more */
     uint32_t slot_bytes; /* of one: the largest stage of the formats that occur */
     uint32_t room_bytes; /* of the activations, or of what warps join in */
     uint32_t *barrier;   /* zero between kernels */
@@ -64,8 +64,7 @@ __host__ __device__ inline uint32_t resident_width(uint32_t n)
     return (n + RESIDENT_PAD - 1) / RESIDENT_PAD * RESIDENT_PAD;
 }
 
-/* The kernels, one for each set of formats, and two of --deterministic: how many warps multiply; and the bytes of a
- * format's stage. */
+/* The kernels, one for each set of formats, and two of --deterministic. */
 enum resident_set {
     RESIDENT_BF16,
     RESIDENT_F16,
@@ -75,6 +74,22 @@ enum resident_set {
     RESIDENT_CHAIN_F16,
     RESIDENT_SETS,
 };
+
+/* Bytes of an activation row of n; beside whole numbers 8 for each 32 (resident_whole.cuh). */
+__host__ __device__ inline uint32_t resident_row_bytes(enum resident_set set, uint32_t n)
+{
+    const uint32_t width = resident_width(n);
+    return width * 2 + (set == RESIDENT_QUANT ? width / 32 * 8 : 0);
+}
+
+/* Threads of a block in which so many warps multiply: the one that carries has a group of four for itself, whose
+ * registers the others get. */
+__host__ __device__ constexpr uint32_t resident_threads(uint32_t warps)
+{
+    return (warps + 4) * 32;
+}
+
+/* How many warps multiply; and the bytes of a format's stage. */
 uint32_t resident_warps(enum resident_set set);
 uint32_t resident_slot_bytes(enum format format);
 void resident_run_plain(struct dev *d, enum resident_set set, size_t shared, const struct resident_args *a);

@@ -5,7 +5,8 @@
  *
  * Cell<F>: STEP elements of a stage, SLOT bytes of it, FLIGHT stages on their way; fetch() asks for a stage from
  * element k of rows of n, by one warp; get() fills the format's registers with what lane t needs of one row, e elements
- * into the stage. */
+ * into the stage; hold() takes all that a lane needs of a whole stage into registers, and take() fills the format's
+ * with what is there of a slice of the lane's first row or its second. */
 #ifndef CUDA_RESIDENT_CELLS_CUH
 #define CUDA_RESIDENT_CELLS_CUH
 
@@ -58,6 +59,32 @@ __device__ __forceinline__ void fetch_rest(unsigned char *slot, const unsigned c
             copy16(shared_at(slot) + row * PITCH + u * 16, from + at + u * 16);
 }
 
+/* What a lane has of a stage: rows g and g + 8 by turns, slice by slice. */
+struct held_stage {
+    uint4 unit[16];
+    uint32_t rest[16];
+};
+
+template <uint32_t ROW>
+__device__ __forceinline__ void hold_units(struct held_stage &h, const unsigned char *slot, uint32_t lane)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < ROW / 32; i++)
+        h.unit[i] = unit_of<ROW>(slot, lane / 4 + i % 2 * 8, i / 2 * 4 + lane % 4);
+}
+
+/* Two 16-bit numbers, STEP bytes apart, as one register. */
+template <uint32_t STEP> __device__ __forceinline__ uint32_t shorts_at(const unsigned char *p)
+{
+    const uint32_t low = *(const unsigned short *)p, high = *(const unsigned short *)(p + STEP);
+    return low | high << 16;
+}
+
+__device__ __forceinline__ unsigned short short_of(uint32_t w, int second)
+{
+    return (unsigned short)(second ? w >> 16 : w);
+}
+
 template <class F> struct Cell;
 
 template <typename T> struct Cell<FormatPlain<T>> {
@@ -71,6 +98,16 @@ template <typename T> struct Cell<FormatPlain<T>> {
     {
         r.v = unit_of<CELL_ROW>(slot, row, e / 8);
     }
+    static __device__ __forceinline__ void hold(
+        struct held_stage &h, const unsigned char *slot, uint32_t lane, uint32_t)
+    {
+        hold_units<CELL_ROW>(h, slot, lane);
+    }
+    static __device__ __forceinline__ void take(
+        typename FormatPlain<T>::Regs &r, const struct held_stage &h, uint32_t slice, int second)
+    {
+        r.v = h.unit[2 * slice + second];
+    }
 };
 
 template <> struct Cell<FormatF8> {
@@ -83,6 +120,16 @@ template <> struct Cell<FormatF8> {
         FormatF8::Regs &r, const unsigned char *slot, uint32_t row, uint32_t e, uint32_t)
     {
         r.v = unit_of<CELL_ROW>(slot, row, e / 16);
+    }
+    static __device__ __forceinline__ void hold(
+        struct held_stage &h, const unsigned char *slot, uint32_t lane, uint32_t)
+    {
+        hold_units<CELL_ROW>(h, slot, lane);
+    }
+    static __device__ __forceinline__ void take(
+        FormatF8::Regs &r, const struct held_stage &h, uint32_t slice, int second)
+    {
+        r.v = h.unit[2 * slice + second];
     }
 };
 
@@ -102,6 +149,20 @@ template <> struct Cell<FormatQ8> {
         r.v = unit_of<CELL_ROW>(slot, row, e / 16);
         r.s = *(const __half *)(slot + SCALES + row * ROW + e / 32 * 2);
     }
+    static __device__ __forceinline__ void hold(
+        struct held_stage &h, const unsigned char *slot, uint32_t lane, uint32_t)
+    {
+        hold_units<CELL_ROW>(h, slot, lane);
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            h.rest[i] = shorts_at<8 * ROW>(slot + SCALES + lane / 4 * ROW + (i * 2 + lane % 4 / 2) * 2);
+    }
+    static __device__ __forceinline__ void take(
+        FormatQ8::Regs &r, const struct held_stage &h, uint32_t slice, int second)
+    {
+        r.v = h.unit[2 * slice + second];
+        r.s = __ushort_as_half(short_of(h.rest[slice], second));
+    }
 };
 
 template <> struct Cell<FormatQ4> {
@@ -118,6 +179,20 @@ template <> struct Cell<FormatQ4> {
     {
         r.v = unit_of<CELL_ROW>(slot, row, e / 32);
         r.s = *(const __half *)(slot + SCALES + row * ROW + e / 16);
+    }
+    static __device__ __forceinline__ void hold(
+        struct held_stage &h, const unsigned char *slot, uint32_t lane, uint32_t)
+    {
+        hold_units<CELL_ROW>(h, slot, lane);
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            h.rest[i] = shorts_at<8 * ROW>(slot + SCALES + lane / 4 * ROW + (i * 4 + lane % 4) * 2);
+    }
+    static __device__ __forceinline__ void take(
+        FormatQ4::Regs &r, const struct held_stage &h, uint32_t slice, int second)
+    {
+        r.v = h.unit[2 * slice + second];
+        r.s = __ushort_as_half(short_of(h.rest[slice], second));
     }
 };
 
@@ -137,6 +212,27 @@ template <> struct Cell<FormatQ4K> {
         r.v = unit_of<CELL_ROW>(slot, row, e / 32);
         r.sm = *(const unsigned short *)(slot + SCALES + row * ROW + e / 16);
         r.d = *(const uint32_t *)(slot + D + row * D_ROW + e / 256 * 4);
+    }
+    static __device__ __forceinline__ void hold(
+        struct held_stage &h, const unsigned char *slot, uint32_t lane, uint32_t)
+    {
+        hold_units<CELL_ROW>(h, slot, lane);
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            h.rest[i] = shorts_at<8 * ROW>(slot + SCALES + lane / 4 * ROW + (i * 4 + lane % 4) * 2);
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint4 d = *(const uint4 *)(slot + D + (lane / 4 + i * 8) * D_ROW);
+            for (int j = 0; j < 4; j++)
+                h.rest[8 + 4 * i + j] = word_of(d, j);
+        }
+    }
+    static __device__ __forceinline__ void take(
+        FormatQ4K::Regs &r, const struct held_stage &h, uint32_t slice, int second)
+    {
+        r.v = h.unit[2 * slice + second];
+        r.sm = short_of(h.rest[slice], second);
+        r.d = h.rest[8 + 4 * second + slice / 2];
     }
 };
 
@@ -159,6 +255,31 @@ template <> struct Cell<FormatQ6K> {
         r.h = *(const uint2 *)(slot + HIGH + row * HIGH_ROW + e / 4);
         r.s = *(const unsigned short *)(slot + SCALES + row * ROW + e / 16);
         r.d = *(const __half *)(slot + D + row * D_ROW + (k + e) / 256 % 8 * 2);
+    }
+    static __device__ __forceinline__ void hold(
+        struct held_stage &h, const unsigned char *slot, uint32_t lane, uint32_t k)
+    {
+        hold_units<HALF>(h, slot, lane);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t at = i * 4 + lane % 4;
+            const unsigned char *high = slot + HIGH + lane / 4 * HIGH_ROW + at * 8;
+            const uint2 one = *(const uint2 *)high, two = *(const uint2 *)(high + 8 * HIGH_ROW);
+            h.unit[8 + i] = make_uint4(one.x, one.y, two.x, two.y);
+            h.rest[i] = shorts_at<8 * ROW>(slot + SCALES + lane / 4 * ROW + at * 2);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++)
+            h.rest[4 + i] = *(const uint32_t *)(slot + D + (lane / 4 + i * 8) * D_ROW + k / 256 % 8 * 2);
+    }
+    static __device__ __forceinline__ void take(
+        FormatQ6K::Regs &r, const struct held_stage &h, uint32_t slice, int second)
+    {
+        r.v = h.unit[2 * slice + second];
+        const uint4 high = h.unit[8 + slice];
+        r.h = second ? make_uint2(high.z, high.w) : make_uint2(high.x, high.y);
+        r.s = short_of(h.rest[slice], second);
+        r.d = __ushort_as_half(short_of(h.rest[4 + second], (int)slice / 2));
     }
 };
 

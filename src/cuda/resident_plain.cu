@@ -8,9 +8,9 @@ using SetF8 = SetOne<FormatF8, F8_WARPS>;
 void resident_run_plain(struct dev *d, enum resident_set set, size_t shared, const struct resident_args *a)
 {
     if (set == RESIDENT_BF16)
-        cuda_launch(d, resident_kernel<SetBf16>, dim3(d->n_sms), (SetBf16::WARPS + 1) * 32, shared, *a);
+        cuda_launch(d, resident_kernel<SetBf16>, dim3(d->n_sms), resident_threads(SetBf16::WARPS), shared, *a);
     else
-        cuda_launch(d, resident_kernel<SetF16>, dim3(d->n_sms), (SetF16::WARPS + 1) * 32, shared, *a);
+        cuda_launch(d, resident_kernel<SetF16>, dim3(d->n_sms), resident_threads(SetF16::WARPS), shared, *a);
 }
 
 uint32_t resident_warps(enum resident_set set)

@@ -3,5 +3,5 @@
 
 void resident_run_quant(struct dev *d, size_t shared, const struct resident_args *a)
 {
-    cuda_launch(d, resident_kernel<SetQuant>, dim3(d->n_sms), (SetQuant::WARPS + 1) * 32, shared, *a);
+    cuda_launch(d, resident_kernel<SetQuant>, dim3(d->n_sms), resident_threads(SetQuant::WARPS), shared, *a);
 }

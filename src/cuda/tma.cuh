@@ -61,7 +61,19 @@ __device__ __forceinline__ void barrier_arrive_expect(uint64_t *b, uint32_t byte
 #endif
 }
 
-/* The barrier's round of this parity is over. */
+/* The barrier's round of this parity is over: whether; and wait until. */
+__device__ __forceinline__ bool barrier_is_over(uint64_t *b, uint32_t parity)
+{
+    uint32_t done = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(shared_at(b)), "r"(parity)
+                 : "memory");
+#endif
+    return done != 0;
+}
+
 __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
 {
 #if __CUDA_ARCH__ >= 900
