@@ -286,7 +286,7 @@ __device__ void chain_phases(const struct resident_args &a, struct phase *descri
             next.take(a.program + i + 1);
         if (!p.is_end_steady)
             ahead.load_end(p.job);
-        load_rows<CHAIN_WARPS>(p, ahead, (uint16_t *)room);
+        load_rows<SetOne<FormatPlain<T>, CHAIN_WARPS>, FormatPlain<T>>(p, ahead, room);
         if (describes && i + 1 < a.n)
             next.put(described + (i + 1) % 2);
         chain_product<T>(p.job, (const uint16_t *)room, ring, done, ahead.end);
