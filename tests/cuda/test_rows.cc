@@ -21,7 +21,7 @@ struct ahead cuda_ahead(const struct dev *, uint64_t)
     const struct ahead a = {(const unsigned char *)&device, ++n_asked % 2};
     return a;
 }
-void cuda_trace(struct dev *, const struct weight *)
+void cuda_trace(struct dev *, const struct weight *, uint32_t)
 {
 }
 void cuda_skinny(struct dev *, enum format, const struct skinny_job *)

@@ -405,10 +405,6 @@ template <class T> T __shfl_up_sync(unsigned, T x, int step)
     const uint32_t lane = threadIdx.x % 32;
     return emulated_exchange(x, lane >= (uint32_t)step ? lane - step : lane);
 }
-template <class T> T __shfl_sync(unsigned, T x, int lane)
-{
-    return emulated_exchange(x, (uint32_t)lane);
-}
 template <class T> T __shfl_xor_sync(unsigned, T x, int other)
 {
     return emulated_exchange(x, threadIdx.x % 32 ^ other);
