@@ -181,6 +181,7 @@ __device__ static void head_128(const struct heads_job &j, const struct turns &t
 __global__ static void heads_128_kernel(const __grid_constant__ struct heads_job j)
 {
     launch_wait();
+    launch_next(); /* attention's blocks are there when this ends */
     const struct skinny_heads &h = j.h;
     const uint32_t lane = threadIdx.x % 32, n_all = h.n_heads + 2 * h.n_kv_heads, row = blockIdx.x;
     const uint32_t warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
