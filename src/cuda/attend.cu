@@ -7,11 +7,15 @@
 #define AHEAD_BYTES ((uint64_t)24 << 20)
 #define AHEAD_ROWS  64 /* more leave the memory no time */
 
-static bool has_tiles(const struct attend_args *a)
+/* Cards of 8.6 and 8.9 have 99 KB of shared memory a block, which is too little for 16-bit heads of 256. */
+static bool has_tiles(const struct dev *d, const struct attend_args *a)
 {
+    const enum dtype dtype = a->layer->dtype;
     const uint32_t n = a->head_dim, per_kv = a->n_heads / a->n_kv_heads;
-    const bool size = n == 64 || n == 80 || n == 96 || n == 128 || n == 256;
-    return size && per_kv <= PACK && a->layer->dtype != DTYPE_F32;
+    const bool is_small = d->capability == 86 || d->capability == 89,
+               is_wide = dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+    const bool size = n == 64 || n == 80 || n == 96 || n == 128 || (n == 256 && !(is_small && is_wide));
+    return size && per_kv <= PACK && dtype != DTYPE_F32;
 }
 
 /* Room for parts and the plan, made in the first step. */
@@ -47,7 +51,7 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     j.row_bytes = a->layer->row_bytes;
     j.dtype = a->layer->dtype;
     j.out = act_rows_of(a->out, a->forms);
-    if (!has_tiles(a)) {
+    if (!has_tiles(d, a)) {
         attend_simple(d, b, &j);
         return;
     }

@@ -73,7 +73,7 @@ struct attend_job {
     const struct plan_item *items;
     const struct plan_tile *tiles;
     float *parts, *part_sums; /* [PARTS_MAX][heads][D]; [PARTS_MAX][heads][2]: maximum, sum */
-    uint32_t *arrived;        /* [row][kv heads], then the two of attend_team.cu */
+    uint32_t *arrived;        /* [row][kv heads], then the two of attend_team.cu; attend_wide.cu draws by the first */
     struct act_rows out;      /* [T][heads * D] */
     struct ahead ahead;
 };

@@ -3,7 +3,7 @@
 
 #define THREADS    1024
 #define SPLIT_FREE 1024 /* where the search for a length starts when it may depend on the batch */
-#define ROUNDS     8    /* parts per block of the decode kernel, at most; */
+#define ROUNDS     8    /* parts per block of a resident kernel, at most; */
 #define LENGTHS    64   /* beyond it so many lengths are tried, */
 #define PART_TAX   56   /* where a part costs so many positions beside its own */
 
@@ -114,8 +114,8 @@ __device__ static uint32_t best_split(
     return best;
 }
 
-/* Parts are long, since each costs some microseconds beside its bytes, but every block of the decode kernel has one
- * where the context allows it. */
+/* Parts are long, since each costs some microseconds beside its bytes, but every block of a resident kernel has
+ * one where the context allows it. */
 __device__ static uint32_t free_split(
     const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv, const struct cut &c)
 {
@@ -218,10 +218,10 @@ __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs
 void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, const struct cut *cut)
 {
     const uint32_t kind = per_kv | cut->rows << 8 | cut->group << 16; /* layers of other heads may be cut otherwise */
-    if (d->planned_version == d->batch_version && d->planned_per_kv == kind)
+    if (d->planned_version == d->batch_version && d->planned_kind == kind)
         return;
     cuda_launch_beside(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile, d->deterministic,
         *cut, d->plan, d->rows_max);
     d->planned_version = d->batch_version;
-    d->planned_per_kv = kind;
+    d->planned_kind = kind;
 }

@@ -132,10 +132,10 @@ struct dev {
 
     struct plan *plan;
     float *parts;      /* [PARTS_MAX][heads][D], then [PARTS_MAX][heads][2] */
-    uint32_t *arrived; /* counters of finished parts, zero between kernels */
+    uint32_t *arrived; /* counters of finished parts and of drawn tiles, zero between kernels */
     size_t plan_bytes, parts_bytes, arrived_bytes;
     uint64_t batch_version, planned_version; /* the batch arrays changed; the plan belongs to them */
-    uint32_t planned_per_kv;
+    uint32_t planned_kind;
 
     struct lt_plan plans[PLANS_MAX];
     uint32_t n_plans;

@@ -12,8 +12,9 @@ bool even_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t 
 bool even_has_heads(uint32_t head_dim, uint32_t rope_dims, enum rope_style rope)
 {
     const uint32_t runs = head_dim / 16, box = EVEN_ROWS / 16;
-    const bool fits = head_dim % 16 == 0 && (runs >= box ? runs % box == 0 : box % runs == 0);
-    return head_dim % 16 == 0 && (rope != ROPE_HALVES || (rope_dims == head_dim && fits));
+    if (head_dim % 16 != 0)
+        return false;
+    return rope != ROPE_HALVES || (rope_dims == head_dim && (runs >= box ? runs % box == 0 : box % runs == 0));
 }
 
 /* How the pairs of runs of a matrix lie: rows of a run, its second of two, and the pair behind it, all in bytes; pairs

@@ -8,7 +8,8 @@
  *
  * Where a tile's inputs are shared by several blocks the one that has its first, which it reaches at its own end, gets
  * the sums of the others, and adds them. They lie down without a fence or a counter: a place is zero until a sum, which
- * never is, has come. All blocks are on the chip at once, or will be when what came before them has left it.
+ * never is, has come. All blocks are on the chip at once, or will be when what came before them has left it;
+ * so processes that share a card must take turns on it, as they do without MPS.
  * Order of float operations for one output: a block's inputs ascending, 16 at a time, then the blocks ascending. It
  * depends on the shape of the matrix and on the card, not on the rows beside one or on who comes first.
  *
@@ -32,15 +33,15 @@
 #define EVEN_K       64  /* inputs of a unit: a column */
 #define EVEN_GROUPS  2   /* warpgroups */
 #define EVEN_THREADS (EVEN_GROUPS * 128)
-#define EVEN_STAGES  12
+#define EVEN_STAGES  12                    /* of a ring, at most */
 #define EVEN_BYTES   ((uint32_t)110 << 10) /* of the ring: two blocks on a multiprocessor */
 
 #define EVEN_WEIGHTS (EVEN_ROWS * TMA_COLUMN) /* bytes of a unit */
 
 template <int NT> struct EvenShape {
     static constexpr uint32_t STAGE = EVEN_WEIGHTS + 8 * NT * TMA_COLUMN;
-    static constexpr uint32_t MOST = (EVEN_BYTES - TMA_ATOM) / STAGE, STAGES = MOST < EVEN_STAGES ? MOST : EVEN_STAGES;
-    static constexpr uint32_t BYTES = STAGES * STAGE + TMA_ATOM;
+    static constexpr uint32_t STAGES = (EVEN_BYTES - TMA_ATOM) / STAGE, BYTES = STAGES * STAGE + TMA_ATOM;
+    static_assert(STAGES <= EVEN_STAGES, "a barrier for each");
 };
 
 struct even_job {
@@ -63,7 +64,7 @@ __device__ __forceinline__ uint32_t even_block(const struct even_job &f, uint32_
 }
 
 /* The box at pair of runs `run` of group `group`. By one thread. */
-__device__ __forceinline__ void tma_load_runs(
+__device__ __forceinline__ void even_load_weights(
     void *to, const CUtensorMap *map, uint32_t at, uint32_t run, uint32_t group, uint64_t *b)
 {
 #if __CUDA_ARCH__ >= 900
@@ -76,7 +77,7 @@ __device__ __forceinline__ void tma_load_runs(
 #endif
 }
 
-__device__ __forceinline__ void tma_load_rows(void *to, const CUtensorMap *map, uint32_t at, uint32_t row, uint64_t *b)
+__device__ __forceinline__ void even_load_rows(void *to, const CUtensorMap *map, uint32_t at, uint32_t row, uint64_t *b)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
@@ -86,7 +87,7 @@ __device__ __forceinline__ void tma_load_rows(void *to, const CUtensorMap *map, 
 #endif
 }
 
-__device__ __forceinline__ void tma_ready(const CUtensorMap *map)
+__device__ __forceinline__ void even_ready(const CUtensorMap *map)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -97,7 +98,7 @@ __device__ __forceinline__ void even_fetch(
     const struct even_job &f, unsigned char *to, uint32_t tile, uint32_t column, uint64_t *full)
 {
     const uint32_t run = tile * (EVEN_ROWS / 16), group = run / f.group_runs;
-    tma_load_runs(to, &f.w, column * TMA_COLUMN, run - group * f.group_runs, group, full);
+    even_load_weights(to, &f.w, column * TMA_COLUMN, run - group * f.group_runs, group, full);
 }
 
 struct even_ring {
@@ -127,7 +128,7 @@ __device__ __forceinline__ void even_carry(
     struct even_place at = {first / f.per_tile, first % f.per_tile}, act = at;
     const uint32_t ahead = min(end - first, S::STAGES);
     uint32_t stage = 0, round = 0;
-    tma_ready(&f.act);
+    even_ready(&f.act);
     for (uint32_t i = 0; i < ahead; i++) {
         barrier_arrive_expect(&ring.full[i], S::STAGE);
         even_fetch(f, ring.stages + i * S::STAGE, at.tile, at.column, &ring.full[i]);
@@ -135,7 +136,7 @@ __device__ __forceinline__ void even_carry(
     }
     launch_wait();
     for (uint32_t i = 0; i < ahead; i++) {
-        tma_load_rows(ring.stages + i * S::STAGE + EVEN_WEIGHTS, &f.act, act.column * TMA_COLUMN, 0, &ring.full[i]);
+        even_load_rows(ring.stages + i * S::STAGE + EVEN_WEIGHTS, &f.act, act.column * TMA_COLUMN, 0, &ring.full[i]);
         even_step(f, act);
     }
     for (uint32_t i = first + ahead; i < end; i++) {
@@ -143,7 +144,7 @@ __device__ __forceinline__ void even_carry(
         barrier_wait(&ring.free[stage], round & 1);
         barrier_arrive_expect(&ring.full[stage], S::STAGE);
         even_fetch(f, to, at.tile, at.column, &ring.full[stage]);
-        tma_load_rows(to + EVEN_WEIGHTS, &f.act, at.column * TMA_COLUMN, 0, &ring.full[stage]);
+        even_load_rows(to + EVEN_WEIGHTS, &f.act, at.column * TMA_COLUMN, 0, &ring.full[stage]);
         even_step(f, at);
         if (++stage == S::STAGES) {
             stage = 0;

@@ -28,8 +28,9 @@ __device__ __forceinline__ void launch_wait()
 #endif
 }
 
-/* The next kernel may take free places on the chip from here on. Called when a block has little left to do: earlier,
- * and the next kernel's blocks crowd onto the few multiprocessors that have a place, which costs more than it hides. */
+/* The next kernel may take free places on the chip from here on. Where blocks are large it is called when one has
+ * little left to do: earlier, and the next kernel's crowd onto the few multiprocessors that have a place, which costs
+ * more than it hides. Kernels that leave room beside them call it at once. */
 __device__ __forceinline__ void launch_next()
 {
 #if __CUDA_ARCH__ >= 900

@@ -22,6 +22,7 @@
 #include "cuda/resident_multiply.cuh"
 #include "cuda/resident_whole.cuh"
 #include "cuda/skinny.cuh"
+#include "cuda/wgmma.cuh"
 
 /* Warps that multiply, of a block; measured, docs/benchmarks.md. */
 #define PLAIN_WARPS  8
@@ -68,12 +69,6 @@ struct ring {
 __device__ __forceinline__ void barrier_arrive_copied(uint64_t *b)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_at(b)) : "memory");
-}
-
-/* The multiplying warps meet; the carrier has no part in it. */
-template <int WARPS> __device__ __forceinline__ void warps_meet()
-{
-    asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");
 }
 
 /* ---- phases --------------------------------------------------------------------------------------------------------
@@ -234,11 +229,11 @@ template <int WARPS> __device__ __forceinline__ float warps_sum(float x)
         x += __shfl_xor_sync(ALL_LANES, x, step);
     if (threadIdx.x % 32 == 0)
         part[threadIdx.x / 32] = x;
-    warps_meet<WARPS>();
+    meet<WARPS * 32>();
     float all = part[0];
     for (int i = 1; i < WARPS; i++)
         all += part[i];
-    warps_meet<WARPS>();
+    meet<WARPS * 32>();
     return all;
 }
 
@@ -329,7 +324,7 @@ __device__ __forceinline__ void load_rows(const struct phase &p, const struct be
                 rows_short<typename F::Type, WARPS>(p, r, ahead, to);
         }
     }
-    warps_meet<WARPS>();
+    meet<WARPS * 32>();
 }
 
 /* ---- stages in registers -------------------------------------------------------------------------------------------
@@ -476,11 +471,11 @@ __device__ __forceinline__ void run_product(const struct skinny_job &j, const un
             }
         }
         done += stages.n;
-        warps_meet<Set::WARPS>();
+        meet<Set::WARPS * 32>();
         finish_tiles<Set::WARPS>(j, first, stages.n / stages.each, stages.each, sums, early);
         first += stages.at_once;
         if (first < n_tiles)
-            warps_meet<Set::WARPS>();
+            meet<Set::WARPS * 32>();
     }
 }
 
@@ -490,7 +485,7 @@ __device__ __forceinline__ void run_product(const struct skinny_job &j, const un
 /* A barrier over the chip in two halves: this block has come. */
 template <int WARPS> __device__ __forceinline__ void chip_tell(uint32_t *counter)
 {
-    warps_meet<WARPS>();
+    meet<WARPS * 32>();
     if (threadIdx.x == 0)
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
@@ -505,7 +500,7 @@ template <int WARPS> __device__ __forceinline__ void chip_wait(const uint32_t *c
         while (seen < round * gridDim.x);
     }
     __syncwarp();
-    warps_meet<WARPS>();
+    meet<WARPS * 32>();
 }
 
 template <class Set>
@@ -587,11 +582,11 @@ __global__ void __launch_bounds__(resident_threads(Set::WARPS), 1)
     }
     __syncthreads();
     if (warp >= Set::WARPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        warpgroup_registers_down<56>();
         if (warp == Set::WARPS)
             carry<Set>(a, ring, phases + 2);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        warpgroup_registers_up<224>();
         run_phases<Set>(a, phases, first, ring, room, (float *)(room + a.room_bytes));
     }
 #endif

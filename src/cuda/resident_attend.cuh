@@ -9,35 +9,18 @@
  * What a block's first item needs of the cache comes into the second-level cache before the barrier that the phase
  * waits for.
  *
- * Parts of a sequence are joined by the block that finishes last, as in attend_decode.cu. */
+ * Parts of a sequence are joined by the block that finishes last, as in attend_team.cu. */
 #ifndef CUDA_RESIDENT_ATTEND_CUH
 #define CUDA_RESIDENT_ATTEND_CUH
 
+#include "cuda/formats.cuh"
 #include "cuda/resident.h"
-
-/* The warps of the phase meet; the carrier of weights has no part in it. */
-template <int WARPS> __device__ __forceinline__ void attend_meet()
-{
-    asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");
-}
-
-__device__ __forceinline__ uint32_t transposed(uint32_t x)
-{
-    uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
 
 __device__ __forceinline__ uint4 load_past(const void *p)
 {
     uint4 v;
     asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
-}
-
-__device__ __forceinline__ uint32_t word_at(const uint4 &v, int i)
-{
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
 /* What a warp has of a part: columns are heads 2t and 2t + 1. */
@@ -112,7 +95,7 @@ template <typename T, int D> struct Small {
             s[2 + c] = exp2_fast(s[2 + c] - base);
             h.sum[c] = h.sum[c] * shrink[c] + s[c] + s[2 + c];
         }
-        const uint32_t b0 = transposed(pack2(T(), s[0], s[1])), b1 = transposed(pack2(T(), s[2], s[3]));
+        const uint32_t b0 = turn_matrix(pack2(T(), s[0], s[1])), b1 = turn_matrix(pack2(T(), s[2], s[3]));
 #pragma unroll
         for (int half = 0; half < D / 64; half++)
 #pragma unroll
@@ -122,8 +105,8 @@ template <typename T, int D> struct Small {
                 o[1] *= shrink[1];
                 o[2] *= shrink[0];
                 o[3] *= shrink[1];
-                const uint32_t w0 = word_at(v[0][half], i), w1 = word_at(v[1][half], i);
-                const uint32_t w2 = word_at(v[2][half], i), w3 = word_at(v[3][half], i);
+                const uint32_t w0 = word_of(v[0][half], i), w1 = word_of(v[1][half], i);
+                const uint32_t w2 = word_of(v[2][half], i), w3 = word_of(v[3][half], i);
                 mma(T(), o, __byte_perm(w0, w1, 0x5410), __byte_perm(w0, w1, 0x7632), __byte_perm(w2, w3, 0x5410),
                     __byte_perm(w2, w3, 0x7632), b0, b1);
             }
@@ -223,12 +206,12 @@ __device__ void attend_item(const struct attend_job &j, const struct plan_item &
         S::fold(j, p, r.begin, r.hi, q, k, v, h);
     }
     S::share(h, j.per_kv, room, stats);
-    attend_meet<WARPS>();
+    meet<WARPS * 32>();
     const uint32_t n_parts = item.n_parts - first_part;
     write_small<WARPS, D>(j, item, kv_head, n_parts == 1, room, stats);
     if (n_parts > 1 && attend_is_last<WARPS * 32>(&j.arrived[item.counter * j.n_kv_heads + kv_head], n_parts))
         attend_join<WARPS * 32, D>(j, item, kv_head, j.per_kv, first_part);
-    attend_meet<WARPS>();
+    meet<WARPS * 32>();
 }
 
 /* What is the same in every layer: the block's first item. In shared memory. */

@@ -155,14 +155,6 @@ __device__ __forceinline__ uint32_t nothing()
     return x;
 }
 
-/* The place is free: what it held is in registers. */
-__device__ __forceinline__ void chain_free(const struct ring &ring, uint32_t slot)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        barrier_arrive(&ring.free[slot]);
-}
-
 /* The chains of one tile: low of its first eight rows, high of the others. A piece is multiplied while the next one
  * comes out of shared memory. */
 template <typename T>
@@ -181,7 +173,7 @@ __device__ __forceinline__ void chain_sum(uint32_t n_in, const uint16_t *row, co
             odd.multiply(low, high, nothing());
             odd.load(slot, row, first + CHAIN_PIECE);
             if (first + 2 * CHAIN_PIECE == PIECES)
-                chain_free(ring, at.slot);
+                release(ring, at.slot, threadIdx.x % 32);
             even.multiply(low, high, nothing());
         }
         at.go(ring, step);
@@ -195,7 +187,7 @@ __device__ __forceinline__ void chain_sum(uint32_t n_in, const uint16_t *row, co
         odd.load(ring.slots + (size_t)at.slot * ring.bytes, row, first);
         odd.multiply(low, high, nothing());
     }
-    chain_free(ring, at.slot);
+    release(ring, at.slot, threadIdx.x % 32);
 }
 
 /* Of the first eight pairs of rows of a tile, for activation rows 0 and 1: lanes 0 .. 3 have the even pairs of row 0,

@@ -111,7 +111,6 @@ template <int N> __device__ __forceinline__ void warpgroup_registers_up()
     WGMMA_ROWS(T, type, 2, "n16", NAMES_8, "%8", "%9", "%10", SUMS_OF(c, 0), SUMS_OF(c, 1))                            \
     WGMMA_ROWS(                                                                                                        \
         T, type, 4, "n32", NAMES_16, "%16", "%17", "%18", SUMS_OF(c, 0), SUMS_OF(c, 1), SUMS_OF(c, 2), SUMS_OF(c, 3))  \
-    WGMMA_ROWS(T, type, 8, "n64", NAMES_32, "%32", "%33", "%34", SUMS(c, 0))                                           \
     __device__ __forceinline__ void wgmma_keys(T, float(&c)[16][4], uint64_t a, uint64_t b, bool adds)                 \
     {                                                                                                                  \
         WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\twgmma.mma_async.sync.aligned.m64n128k16.f32." type      \

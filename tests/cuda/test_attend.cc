@@ -324,7 +324,7 @@ static void check_bits(const shape &c)
 /* One row or two in a resident step, against the same rows of prompts. */
 static void check_resident(const shape &c)
 {
-    const uint32_t n = 700;
+    const uint32_t n = 420;
     const size_t width = (size_t)c.n_heads * c.head_dim;
     const std::vector<float> prompt = attend(c, {{9, 0, n}}, true), other = attend(c, {{8, 0, n}}, true);
     const auto same = [&](const std::vector<float> &got, size_t row, const std::vector<float> &want, uint32_t pos) {
@@ -372,16 +372,14 @@ static void check_many_parts(enum dtype kv)
         "and so does the last of them");
 }
 
-int main()
+static const shape shapes[] = {{8, 2, 64, 0, 16, 0.0f, DTYPE_F16}, {8, 2, 128, 0, 32, 0.0f, DTYPE_F16},
+    {4, 2, 80, 100, 16, 0.0f, DTYPE_F16}, {7, 1, 64, 40, 16, 30.0f, DTYPE_F16}, {8, 2, 128, 0, 48, 0.0f, DTYPE_BF16},
+    {8, 2, 128, 0, 16, 0.0f, DTYPE_F8_E4M3}, {4, 2, 80, 100, 16, 0.0f, DTYPE_F8_E4M3},
+    {7, 1, 64, 40, 48, 30.0f, DTYPE_F8_E4M3}, {2, 1, 256, 0, 16, 0.0f, DTYPE_F8_E4M3},
+    {8, 2, 128, 0, 16, 0.0f, DTYPE_Q8_0}, {4, 2, 96, 100, 32, 20.0f, DTYPE_Q8_0}, {7, 1, 64, 40, 16, 0.0f, DTYPE_Q8_0}};
+
+static void check_all_near()
 {
-    const shape shapes[] = {{8, 2, 64, 0, 16, 0.0f, DTYPE_F16}, {8, 2, 128, 0, 32, 0.0f, DTYPE_F16},
-        {4, 2, 80, 100, 16, 0.0f, DTYPE_F16}, {7, 1, 64, 40, 16, 30.0f, DTYPE_F16},
-        {8, 2, 128, 0, 48, 0.0f, DTYPE_BF16}, {8, 2, 128, 0, 16, 0.0f, DTYPE_F8_E4M3},
-        {4, 2, 80, 100, 16, 0.0f, DTYPE_F8_E4M3}, {7, 1, 64, 40, 48, 30.0f, DTYPE_F8_E4M3},
-        {2, 1, 256, 0, 16, 0.0f, DTYPE_F8_E4M3}, {8, 2, 128, 0, 16, 0.0f, DTYPE_Q8_0},
-        {4, 2, 96, 100, 32, 20.0f, DTYPE_Q8_0}, {7, 1, 64, 40, 16, 0.0f, DTYPE_Q8_0}};
-    device.capability = 90;
-    cuda_allow_wide(true);
     for (const shape &c : shapes) {
         const uint32_t few = 64 / (c.n_heads / c.n_kv_heads); /* rows that are still decoded */
         const std::vector<part> parts = {
@@ -407,6 +405,10 @@ int main()
     for (uint32_t i = 0; i < PARTS_MAX + 60; i++)
         many.push_back({1 + i % 50, i % 20, 1});
     check_near(small, many, false);
+}
+
+static void check_all_bits()
+{
     for (const bool chained : {false, true}) { /* the two pairs of kernels; few shapes have both */
         device.chained = chained;
         check_bits(shapes[3]);
@@ -417,9 +419,28 @@ int main()
     check_bits(shapes[2]);
     check_bits(shapes[6]);
     check_bits(shapes[11]);
-    for (const size_t i : {0, 1, 3, 4})
-        check_resident(shapes[i]);
     check_many_parts(DTYPE_F16);
     check_many_parts(DTYPE_F8_E4M3);
+}
+
+static void check_all_resident()
+{
+    device.chained = true;
+    for (const size_t i : {0, 1, 3, 4})
+        check_resident(shapes[i]);
+}
+
+/* near, bits or resident: a part of it, so that they can run side by side. */
+int main(int argc, char **argv)
+{
+    const std::string what = argc > 1 ? argv[1] : "";
+    device.capability = 90;
+    cuda_allow_wide(true);
+    if (what.empty() || what == "near")
+        check_all_near();
+    if (what.empty() || what == "bits")
+        check_all_bits();
+    if (what.empty() || what == "resident")
+        check_all_resident();
     return verdict("attend");
 }
