@@ -294,7 +294,7 @@ STAGES = {"tidy": stage_tidy, "unit": stage_unit, "sim": stage_sim, "python": st
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=STAGES, action="append", help="run only this stage (may be repeated)")
-    parser.add_argument("--fuzz-seconds", type=int, default=12, help="length of each fuzz run")
+    parser.add_argument("--fuzz-seconds", type=int, default=7, help="length of each fuzz run")
     parser.add_argument("--fuzz-seed", type=int, default=1, help="seed of the fuzz runs")
     parser.add_argument("--sim-hours", type=float, default=1000, help="simulated server-hours in all")
     parser.add_argument("--sim-seed", type=int, default=1, help="first seed of the simulated histories")
