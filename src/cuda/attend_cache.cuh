@@ -219,4 +219,36 @@ __device__ __forceinline__ void load_queries(
     }
 }
 
+/* ---- which kernel --------------------------------------------------------------------------------------------------
+ */
+
+template <int N> struct HeadSize {
+    static constexpr int D = N;
+};
+
+template <class C, class V> void attend_size(const struct attend_job *j, V &&v)
+{
+    switch (j->head_dim) {
+    case 64: v(C(), HeadSize<64>()); break;
+    case 80:
+        if constexpr (!C::SCALED) /* groups of 32 do not fit */
+            v(C(), HeadSize<80>());
+        break;
+    case 96: v(C(), HeadSize<96>()); break;
+    case 128: v(C(), HeadSize<128>()); break;
+    default: v(C(), HeadSize<256>()); break;
+    }
+}
+
+/* v(cache, size) of what the job's cache and heads are. Host code. */
+template <class V> void attend_visit(const struct attend_job *j, V &&v)
+{
+    switch (j->dtype) {
+    case DTYPE_F16: attend_size<CachePlain<__half>>(j, v); break;
+    case DTYPE_F8_E4M3: attend_size<CacheF8>(j, v); break;
+    case DTYPE_Q8_0: attend_size<CacheQ8>(j, v); break;
+    default: attend_size<CachePlain<__nv_bfloat16>>(j, v); break;
+    }
+}
+
 #endif

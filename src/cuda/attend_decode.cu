@@ -353,30 +353,6 @@ template <class C, int D> static void run(struct dev *d, const struct attend_job
     cuda_launch(d, whole ? whole_kernel<C, D> : decode_kernel<C, D>, dim3(d->n_sms * BLOCKS<D>), THREADS, bytes, *j);
 }
 
-template <class C> static void run_size(struct dev *d, const struct attend_job *j, bool whole)
-{
-    switch (j->head_dim) {
-    case 64: run<C, 64>(d, j, whole); break;
-    case 80:
-        if constexpr (!C::SCALED) /* groups of 32 do not fit */
-            run<C, 80>(d, j, whole);
-        break;
-    case 96: run<C, 96>(d, j, whole); break;
-    case 128: run<C, 128>(d, j, whole); break;
-    default: run<C, 256>(d, j, whole); break;
-    }
-}
-
-static void run_cache(struct dev *d, const struct attend_job *j, bool whole)
-{
-    switch (j->dtype) {
-    case DTYPE_F16: run_size<CachePlain<__half>>(d, j, whole); break;
-    case DTYPE_F8_E4M3: run_size<CacheF8>(d, j, whole); break;
-    case DTYPE_Q8_0: run_size<CacheQ8>(d, j, whole); break;
-    default: run_size<CachePlain<__nv_bfloat16>>(d, j, whole); break;
-    }
-}
-
 struct cut attend_cut(const struct dev *d, const struct attend_job *j)
 {
     const uint32_t blocks = d->n_sms * (j->head_dim <= 128 ? BLOCKS<128> : BLOCKS<256>);
@@ -385,10 +361,10 @@ struct cut attend_cut(const struct dev *d, const struct attend_job *j)
 
 void attend_decode(struct dev *d, const struct batch *, const struct attend_job *j)
 {
-    run_cache(d, j, false);
+    attend_visit(j, [&](auto c, auto n) { run<decltype(c), decltype(n)::D>(d, j, false); });
 }
 
 void attend_whole(struct dev *d, const struct batch *, const struct attend_job *j)
 {
-    run_cache(d, j, true);
+    attend_visit(j, [&](auto c, auto n) { run<decltype(c), decltype(n)::D>(d, j, true); });
 }

@@ -173,20 +173,6 @@ template <class C, int D> static void run(struct dev *d, const struct batch *b, 
     cuda_launch(d, prefill_kernel<C, D>, dim3(j->n_kv_heads, tiles), THREADS, PrefillShape<C, D>::BYTES, *j);
 }
 
-template <class C> static void run_size(struct dev *d, const struct batch *b, const struct attend_job *j)
-{
-    switch (j->head_dim) {
-    case 64: run<C, 64>(d, b, j); break;
-    case 80:
-        if constexpr (!C::SCALED) /* groups of 32 do not fit */
-            run<C, 80>(d, b, j);
-        break;
-    case 96: run<C, 96>(d, b, j); break;
-    case 128: run<C, 128>(d, b, j); break;
-    default: run<C, 256>(d, b, j); break;
-    }
-}
-
 uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv)
 {
     return attend_rows(head_dim <= 128 ? PrefillTile<128>::TILE : PrefillTile<256>::TILE, per_kv);
@@ -194,10 +180,5 @@ uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv)
 
 void attend_prefill(struct dev *d, const struct batch *b, const struct attend_job *j)
 {
-    switch (j->dtype) {
-    case DTYPE_F16: run_size<CachePlain<__half>>(d, b, j); break;
-    case DTYPE_F8_E4M3: run_size<CacheF8>(d, b, j); break;
-    case DTYPE_Q8_0: run_size<CacheQ8>(d, b, j); break;
-    default: run_size<CachePlain<__nv_bfloat16>>(d, b, j); break;
-    }
+    attend_visit(j, [&](auto c, auto n) { run<decltype(c), decltype(n)::D>(d, b, j); });
 }

@@ -431,20 +431,6 @@ template <class C, int D> static void run(struct dev *d, const struct attend_job
         run_pairs<C, D, 1>(d, j);
 }
 
-template <class C> static void run_size(struct dev *d, const struct attend_job *j, uint32_t pairs)
-{
-    switch (j->head_dim) {
-    case 64: run<C, 64>(d, j, pairs); break;
-    case 80:
-        if constexpr (!C::SCALED) /* groups of 32 do not fit */
-            run<C, 80>(d, j, pairs);
-        break;
-    case 96: run<C, 96>(d, j, pairs); break;
-    case 128: run<C, 128>(d, j, pairs); break;
-    default: run<C, 256>(d, j, pairs); break;
-    }
-}
-
 struct cut attend_team_cut(const struct dev *d, const struct batch *b, const struct attend_job *j)
 {
     const bool bytes = j->dtype != DTYPE_F16 && j->dtype != DTYPE_BF16;
@@ -456,10 +442,5 @@ struct cut attend_team_cut(const struct dev *d, const struct batch *b, const str
 void attend_team(struct dev *d, const struct batch *b, const struct attend_job *j)
 {
     const uint32_t pairs = pairs_of(b, j);
-    switch (j->dtype) {
-    case DTYPE_F16: run_size<CachePlain<__half>>(d, j, pairs); break;
-    case DTYPE_F8_E4M3: run_size<CacheF8>(d, j, pairs); break;
-    case DTYPE_Q8_0: run_size<CacheQ8>(d, j, pairs); break;
-    default: run_size<CachePlain<__nv_bfloat16>>(d, j, pairs); break;
-    }
+    attend_visit(j, [&](auto c, auto n) { run<decltype(c), decltype(n)::D>(d, j, pairs); });
 }
