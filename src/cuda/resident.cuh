@@ -127,11 +127,31 @@ __device__ __forceinline__ const unsigned char *row_of(const struct skinny_job &
     return base + (size_t)min(second ? b : a, j.n_out - 1) * j.row_bytes;
 }
 
+/* Where the carrier is in the ring. */
+struct carrier {
+    uint32_t slot, round;
+
+    /* A stage to the next place as soon as that is free; FLIGHT are on their way at most. */
+    template <int FLIGHT, class Fetch> __device__ __forceinline__ void carry(const struct ring &ring, Fetch &&fetch)
+    {
+        if (round > 0)
+            barrier_wait(&ring.free[slot], (round - 1) & 1);
+        fetch(ring.slots + (size_t)slot * ring.bytes);
+        barrier_arrive_copied(&ring.full[slot]);
+        copy_commit();
+        copy_wait<FLIGHT - 1>();
+        if (++slot == ring.n) {
+            slot = 0;
+            round++;
+        }
+    }
+};
+
 template <class Set>
 __device__ void carry(const struct resident_args &a, const struct ring &ring, struct phase *described)
 {
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t slot = 0, round = 0;
+    struct carrier to = {};
     struct moving next;
     next.take(a.program + a.first_product);
     next.put(described);
@@ -148,18 +168,8 @@ __device__ void carry(const struct resident_args &a, const struct ring &ring, st
                 for (int r = 0; r < 4; r++)
                     rows.unit[r] = row_of(j, tile, lane / 8 + 4 * r) + lane % 8 * 16;
                 rows.rest = row_of(j, tile, lane % 16);
-                for (uint32_t k = 0; k < n_in; k += C::STEP) {
-                    if (round > 0)
-                        barrier_wait(&ring.free[slot], (round - 1) & 1);
-                    C::fetch(ring.slots + (size_t)slot * ring.bytes, rows, k, n_in);
-                    barrier_arrive_copied(&ring.full[slot]);
-                    copy_commit();
-                    copy_wait<C::FLIGHT - 1>();
-                    if (++slot == ring.n) {
-                        slot = 0;
-                        round++;
-                    }
-                }
+                for (uint32_t k = 0; k < n_in; k += C::STEP)
+                    to.carry<C::FLIGHT>(ring, [&](unsigned char *slot) { C::fetch(slot, rows, k, n_in); });
             }
         });
         if (next_product >= a.n)

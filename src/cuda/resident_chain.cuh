@@ -55,7 +55,7 @@ __device__ inline void chain_carry(
     const struct resident_args &a, const struct ring &ring, struct phase *described, const unsigned char **rows)
 {
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t slot = 0, round = 0;
+    struct carrier to = {};
     struct moving next;
     next.take(a.program + a.first_product);
     next.put(described);
@@ -77,16 +77,7 @@ __device__ inline void chain_carry(
 #pragma unroll
                     for (uint32_t r = 0; r < 4; r++)
                         from[r] = rows[16 * i + lane / 8 + 4 * r] + at + lane % 8 * 16;
-                    if (round > 0)
-                        barrier_wait(&ring.free[slot], (round - 1) & 1);
-                    chain_fetch(ring.slots + (size_t)slot * ring.bytes, from, at, end);
-                    barrier_arrive_copied(&ring.full[slot]);
-                    copy_commit();
-                    copy_wait<CHAIN_FLIGHT - 1>();
-                    if (++slot == ring.n) {
-                        slot = 0;
-                        round++;
-                    }
+                    to.carry<CHAIN_FLIGHT>(ring, [&](unsigned char *slot) { chain_fetch(slot, from, at, end); });
                 }
         }
         if (next_product >= a.n)
