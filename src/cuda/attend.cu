@@ -8,14 +8,23 @@
 #define AHEAD_ROWS  64 /* more leave the memory no time */
 
 /* Cards of 8.6 and 8.9 have 99 KB of shared memory a block, which is too little for 16-bit heads of 256. */
-static bool has_tiles(const struct dev *d, const struct attend_args *a)
+static bool has_tiles(const struct dev *d, const struct kv_layer *layer, uint32_t n, uint32_t per_kv)
 {
-    const enum dtype dtype = a->layer->dtype;
-    const uint32_t n = a->head_dim, per_kv = a->n_heads / a->n_kv_heads;
+    const enum dtype dtype = layer->dtype;
     const bool is_small = d->capability == 86 || d->capability == 89,
                is_wide = dtype == DTYPE_F16 || dtype == DTYPE_BF16;
     const bool size = n == 64 || n == 80 || n == 96 || n == 128 || (n == 256 && !(is_small && is_wide));
     return size && per_kv <= PACK && dtype != DTYPE_F32;
+}
+
+bool attend_takes_short(const struct dev *d, const struct kv_layer *layer, uint32_t head_dim, uint32_t per_kv)
+{
+    struct attend_job j = {};
+    j.head_dim = head_dim;
+    j.per_kv = per_kv;
+    j.dtype = layer->dtype;
+    return has_tiles(d, layer, head_dim, per_kv) && attend_wide_rows(d, &j) > 0 &&
+           (!d->deterministic || attend_has_chunks(d, &j));
 }
 
 /* Room for parts and the plan, made in the first step. */
@@ -50,8 +59,9 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     j.v_at = a->layer->v_at;
     j.row_bytes = a->layer->row_bytes;
     j.dtype = a->layer->dtype;
+    j.short_q = d->short_q;
     j.out = act_rows_of(a->out, a->forms);
-    if (!has_tiles(d, a)) {
+    if (!has_tiles(d, a->layer, j.head_dim, j.per_kv)) {
         attend_simple(d, b, &j);
         return;
     }

@@ -60,7 +60,7 @@ inline size_t plan_bytes(uint32_t rows_max)
 }
 
 struct attend_job {
-    const float *q;
+    const float *q; /* [row][n_heads][D] */
     uint32_t n_heads, n_kv_heads, per_kv, head_dim, window;
     float scale, cap;
     const uint32_t *pos, *seq, *table;
@@ -69,6 +69,7 @@ struct attend_job {
     uint64_t block_bytes, k_at, v_at;
     uint32_t block_tokens, row_bytes;
     enum dtype dtype;
+    bool short_q; /* of sequences that are tiles, a row of queries begins with them as 16 bits: attend_wide.cu's type */
     const struct plan *plan;
     const struct plan_item *items;
     const struct plan_tile *tiles;
@@ -118,6 +119,12 @@ template <int N> __device__ __forceinline__ void scale_scores(const struct atten
 #pragma unroll
     for (int i = 0; i < N; i++)
         s[i] = __fmul_rn(s[i], factor); /* never fused: the kernels that share this must round alike */
+}
+
+/* A sequence that is decoded; the others are tiles. */
+__host__ __device__ inline bool attend_is_few(uint32_t n_rows, uint32_t per_kv)
+{
+    return n_rows == 1 || n_rows * per_kv <= DECODE_PAIRS;
 }
 
 /* Rows of a sequence in a tile of so many (row, head) pairs. */
@@ -211,5 +218,7 @@ void attend_prefill(struct dev *d, const struct batch *b, const struct attend_jo
 uint32_t attend_wide_rows(const struct dev *d, const struct attend_job *j);
 void attend_wide(struct dev *d, const struct batch *b, const struct attend_job *j);
 void attend_simple(struct dev *d, const struct batch *b, const struct attend_job *j);
+/* attend.cu: whether tiles are attend_wide's, which takes their queries as 16 bits too. */
+bool attend_takes_short(const struct dev *d, const struct kv_layer *layer, uint32_t head_dim, uint32_t per_kv);
 
 #endif

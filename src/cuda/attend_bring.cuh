@@ -119,6 +119,32 @@ __device__ __forceinline__ void load_q(
     }
 }
 
+/* Whether they lie as 16 bits already. */
+__device__ __forceinline__ bool has_short_q(const struct attend_job &j, const struct tile_work &w)
+{
+    return j.short_q && !attend_is_few(w.s.n_rows, j.per_kv);
+}
+
+/* The same of those, asked for: they are there when copies have been waited for. */
+template <int D, int THREADS>
+__device__ __forceinline__ void ask_q(
+    const struct attend_job &j, const struct tile_work &w, unsigned char *room, uint32_t from, uint32_t to, uint32_t i)
+{
+    constexpr uint32_t UNITS = D / 8, STEP = THREADS / UNITS;
+    const uint32_t u = i % UNITS, first = w.kv_head * j.per_kv;
+    uint32_t pair = from + i / UNITS, row = pair / j.per_kv, head = pair % j.per_kv;
+    for (; pair < to; pair += STEP) {
+        const float *at = j.q + (size_t)(w.first + row) * j.n_heads * D;
+        copy_async(room + unit_at(TILE, pair, u), (const uint16_t *)at + (first + head) * D + 8 * u, pair < w.n_pairs);
+        row += STEP / j.per_kv;
+        head += STEP % j.per_kv;
+        if (head >= j.per_kv) {
+            head -= j.per_kv;
+            row++;
+        }
+    }
+}
+
 /* ---- keys and values -----------------------------------------------------------------------------------------------
  */
 

@@ -36,11 +36,6 @@ __device__ static uint32_t scan(uint32_t x, uint32_t &total)
     return before + sum - x;
 }
 
-__device__ static bool is_decode(const struct batch_seq &s, uint32_t per_kv)
-{
-    return s.n_rows == 1 || s.n_rows * per_kv <= DECODE_PAIRS;
-}
-
 /* Tile i of a sequence's rows, `rows` at a time: a sequence that ends with its own last row. */
 __device__ static struct batch_seq tile_of(const struct batch_seq &s, uint32_t i, uint32_t rows)
 {
@@ -69,7 +64,7 @@ __device__ static uint32_t parts_at(
 {
     uint32_t mine = 0, places, total;
     for (uint32_t i = threadIdx.x; i < n_seqs; i += THREADS)
-        if (is_decode(seqs[i], per_kv)) {
+        if (attend_is_few(seqs[i].n_rows, per_kv)) {
             parts_of(seqs[i], rows, split, places);
             mine += places;
         }
@@ -94,7 +89,7 @@ __device__ static uint32_t best_split(
     __syncthreads();
     uint32_t my_parts = 0, my_places = 0;
     for (uint32_t i = threadIdx.x / LENGTHS; i < n_seqs; i += THREADS / LENGTHS)
-        if (is_decode(seqs[i], per_kv)) {
+        if (attend_is_few(seqs[i].n_rows, per_kv)) {
             uint32_t n;
             my_parts += parts_of(seqs[i], c.rows, length_of(threadIdx.x % LENGTHS), n);
             my_places += n;
@@ -148,7 +143,7 @@ __device__ static uint32_t team_split(
     const uint32_t blocks = max(c.blocks / c.n_kv_heads, 1u); /* of a kv head */
     uint32_t mine = 0, longest = 0, n_groups;
     for (uint32_t i = threadIdx.x; i < n_seqs; i += THREADS)
-        if (is_decode(seqs[i], per_kv) && seqs[i].n_rows > 0) {
+        if (attend_is_few(seqs[i].n_rows, per_kv) && seqs[i].n_rows > 0) {
             const uint32_t groups = (seqs[i].n_kv + c.group - 1) / c.group;
             mine += (seqs[i].n_rows + c.rows - 1) / c.rows * groups;
             longest = max(longest, groups);
@@ -184,7 +179,8 @@ __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs
         struct batch_seq s = {};
         if (i < n_seqs)
             s = seqs[i];
-        const bool decode = s.n_rows > 0 && !whole && is_decode(s, per_kv), prefill = s.n_rows > 0 && !decode;
+        const bool decode = s.n_rows > 0 && !whole && attend_is_few(s.n_rows, per_kv),
+                   prefill = s.n_rows > 0 && !decode;
         uint32_t places = 0;
         const uint32_t parts = decode ? parts_of(s, cut.rows, split, places) : 0;
         const uint32_t my_tiles = prefill ? (s.n_rows + rows_per_tile - 1) / rows_per_tile : 0;

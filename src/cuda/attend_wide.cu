@@ -2,7 +2,7 @@
  *
  * A block takes tiles of TILE (row, query head) pairs that share a kv head, rows outermost, one after the other. Each
  * of two warpgroups owns 64 pairs. A third brings keys and values, KEYS positions at a time, which are walked ascending
- * (attend_bring.cuh).
+ * (attend_bring.cuh); queries that lie as 16 bits already are asked for while the tile before ends.
  *
  * The two multiply by turns, so that one works out its softmax while the other keeps the matrix unit busy; in one turn
  * the queries by the next keys and the last weights by their values. With --deterministic the sums are those of
@@ -72,11 +72,10 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
     }
 
     /* Queries times keys of round i are begun, when it is this warpgroup's turn. */
-    static __device__ __forceinline__ void take_turn(
-        const struct ring &r, uint32_t i, const unsigned char *q, float (&s)[KEYS / 8][4])
+    static __device__ __forceinline__ void take_turn(const struct ring &r, uint32_t i, float (&s)[KEYS / 8][4])
     {
         await_turn(r, i);
-        scores(q, r.places + 2 * i % PLACES * Shape::PLACE, s);
+        scores(r.q, r.places + 2 * i % PLACES * Shape::PLACE, s);
     }
 
     static __device__ __forceinline__ void pass_turn(const struct ring &r)
@@ -104,6 +103,38 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
     {
         barrier_arrive(barrier);
         barrier_wait(barrier, parity);
+    }
+
+    static __device__ __forceinline__ bool has_rows(const struct tile_work &w)
+    {
+        return threadIdx.x / GROUP * 64 < w.n_pairs;
+    }
+
+    /* This warpgroup's queries of a tile are asked for, when it is through with those before; */
+    static __device__ __forceinline__ void begin_q(
+        const struct attend_job &j, const struct note &n, const struct ring &r)
+    {
+        const uint32_t mine = threadIdx.x / GROUP, from = mine * 64;
+        if (!n.there || !has_rows(n.w))
+            return;
+        meet_at(&r.b[ASKED + mine], 0);
+        if (has_short_q(j, n.w))
+            ask_q<D, GROUP>(j, n.w, r.q, from, from + 64, threadIdx.x % GROUP);
+    }
+
+    /* and are there. */
+    static __device__ __forceinline__ void end_q(
+        const struct attend_job &j, const struct tile_work &w, const struct ring &r)
+    {
+        const uint32_t mine = threadIdx.x / GROUP, from = mine * 64;
+        if (has_short_q(j, w)) {
+            copy_commit();
+            copy_wait<0>();
+        } else {
+            load_q<T, D, GROUP, TILE / 2 * (D / 8) / GROUP>(j, w, r.q, from, from + 64, threadIdx.x % GROUP);
+        }
+        shared_ready();
+        meet_at(&r.b[ASKED + mine], 1);
     }
 
     /* A chunk's weights instead of its scores, and what share of the output the old and the fresh have. */
@@ -135,9 +166,9 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
         return p + KEYS > pos + 1 || (j.window > 0 && p + j.window < end);
     }
 
-    /* The rounds of a tile: a chunk by itself, then joined with those before it. */
+    /* The rounds of a tile: a chunk by itself, then joined with those before it. next: the tile behind it. */
     static __device__ __forceinline__ void walk_apart(const struct attend_job &j, const struct tile_work &w,
-        const struct ring &r, const unsigned char *q, uint32_t i, const uint32_t limit[1][2], float sum[1][2],
+        const struct ring &r, uint32_t i, uint32_t next, const uint32_t limit[1][2], float sum[1][2],
         float (&out)[1][D / 8][4])
     {
         const uint32_t pos = w.pos, end = w.end;
@@ -145,7 +176,7 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
         for (uint32_t p = w.begin / KEYS * KEYS; p < end; p += KEYS, i++) {
             float s[1][KEYS / 8][4], chunk[D / 8][4], old[2], fresh[2];
             uint32_t a[KEYS / 16][4];
-            take_turn(r, i, q, s[0]);
+            take_turn(r, i, s[0]);
             pass_turn(r);
             wgmma_wait();
             wgmma_hold(s[0]);
@@ -162,17 +193,18 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
                 for (int k = 0; k < 4; k++)
                     out[0][n][k] = chunk_add(out[0][n][k], old[k / 2], chunk[n][k], fresh[k / 2]);
         }
+        begin_q(j, note_of(r, next), r);
     }
 
     /* The same with one maximum for all: values follow a round behind the keys. */
     static __device__ __forceinline__ void walk(const struct attend_job &j, const struct tile_work &w,
-        const struct ring &r, const unsigned char *q, uint32_t i, const uint32_t limit[1][2], float sum[1][2],
+        const struct ring &r, uint32_t i, uint32_t next, const uint32_t limit[1][2], float sum[1][2],
         float (&out)[1][D / 8][4])
     {
         const uint32_t pos = w.pos, end = w.end;
         float s[1][KEYS / 8][4], most[1][2] = {{-INFINITY, -INFINITY}}, shrink[1][2];
         uint32_t a[KEYS / 16][4], p = w.begin / KEYS * KEYS;
-        take_turn(r, i, q, s[0]);
+        take_turn(r, i, s[0]);
         pass_turn(r);
         wgmma_wait();
         wgmma_hold(s[0]);
@@ -180,7 +212,7 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
         Wide::soften(j, p, is_masked(j, pos, end, p), limit, s, most, sum, shrink);
         pack(s[0], a);
         for (p += KEYS, i++; p < end; p += KEYS, i++) {
-            take_turn(r, i, q, s[0]);
+            take_turn(r, i, s[0]);
             mix(values_of(r, i - 1), a, out[0], true);
             pass_turn(r);
             wgmma_wait();
@@ -193,6 +225,7 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
             pack(s[0], a);
         }
         mix(values_of(r, i - 1), a, out[0], true);
+        begin_q(j, note_of(r, next), r);
         wgmma_wait();
         wgmma_hold(out[0]);
         leave(r, 2 * i - 1);
@@ -213,17 +246,6 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
             if (threadIdx.x % 32 == 0)
                 barrier_arrive(&r.b[FREE + (2 * i + 1) % PLACES]);
         }
-    }
-
-    /* This warpgroup's queries, once it is through with those before. */
-    static __device__ __forceinline__ void fetch_q(
-        const struct attend_job &j, const struct tile_work &w, const struct ring &r)
-    {
-        const uint32_t mine = threadIdx.x / GROUP;
-        meet_at(&r.b[ASKED + mine], 0);
-        load_q<T, D, GROUP, TILE / 2 * (D / 8) / GROUP>(j, w, r.q, mine * 64, mine * 64 + 64, threadIdx.x % GROUP);
-        shared_ready();
-        meet_at(&r.b[ASKED + mine], 1);
     }
 
     /* Four words of each lane of four become the same word of all four. */
@@ -286,24 +308,25 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
             write_short(j, w, j.out.bf16, sum[0], out[0]);
     }
 
-    /* A tile, behind `done` rounds of others. */
+    /* A tile, behind `done` rounds of others; next: the one behind it. */
     static __device__ __forceinline__ void tile(
-        const struct attend_job &j, const struct tile_work &w, const struct ring &r, uint32_t done)
+        const struct attend_job &j, const struct tile_work &w, const struct ring &r, uint32_t done, uint32_t next)
     {
-        if (threadIdx.x / GROUP * 64 >= w.n_pairs) {
+        if (!has_rows(w)) {
             sit_out(r, done, rounds_of(w));
+            begin_q(j, note_of(r, next), r);
             return;
         }
-        fetch_q(j, w, r);
+        end_q(j, w, r);
         const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
         uint32_t limit[1][2];
         for (int half = 0; half < 2; half++)
             limit[0][half] = min(w.pos + (warp * 16 + g + 8 * half) / j.per_kv + 1, w.end);
         float out[1][D / 8][4] = {}, sum[1][2] = {};
         if (FIXED)
-            walk_apart(j, w, r, r.q, done, limit, sum, out);
+            walk_apart(j, w, r, done, next, limit, sum, out);
         else
-            walk(j, w, r, r.q, done, limit, sum, out);
+            walk(j, w, r, done, next, limit, sum, out);
         finish(j, w, sum, out);
     }
 };
@@ -333,12 +356,13 @@ __global__ void __launch_bounds__(THREADS, 1)
         bring_all<C, D>(j, &map, r, n);
     } else {
         warpgroup_registers_up<WideRegisters<C>::MANY>();
+        Wide<C, D, FIXED>::begin_q(j, note_of(r, 0), r);
         for (uint32_t k = 0, done = 0;; k++) {
             const struct note &mine = note_of(r, k);
             if (!mine.there)
                 return;
             const uint32_t rounds = rounds_of(mine.w);
-            Wide<C, D, FIXED>::tile(j, mine.w, r, done);
+            Wide<C, D, FIXED>::tile(j, mine.w, r, done, k + 1);
             done += rounds;
         }
     }

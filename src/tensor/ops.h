@@ -134,7 +134,8 @@ enum rope_style {
 };
 
 /* q, k, v = in x (wq, wk, wv) + bias; q and k heads normalised by q_gain, k_gain where given; both turned by rope at
- * the row's position; k and v rounded into the cache at the row's slot. Only q stays as f32. */
+ * the row's position; k and v rounded into the cache at the row's slot. Only q stays as f32, or as the attend behind it
+ * reads it. */
 struct qkv_args {
     const struct acts *in;             /* [T][H] */
     const struct weight *wq, *wk, *wv; /* [Q*D][H], [G*D][H], [G*D][H] */

@@ -215,6 +215,10 @@ inline float __uint_as_float(uint32_t x)
 {
     return emulated_bits<float>(x);
 }
+inline int __float2int_rn(float x)
+{
+    return (int)std::nearbyint(x);
+}
 inline uint32_t __float_as_uint(float x)
 {
     return emulated_bits<uint32_t>(x);
@@ -371,11 +375,16 @@ inline float4 scaled4(const struct scales &s, float4 x, size_t r, int m, uint32_
     const float row = s.row[r], *column = s.column[m] + at;
     return make_float4(x.x * row * column[0], x.y * row * column[1], x.z * row * column[2], x.w * row * column[3]);
 }
+inline float float_load(const void *p, size_t at, enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? __bfloat162float(((const __nv_bfloat16 *)p)[at]) : ((const float *)p)[at];
+}
 inline void float_store(void *p, size_t at, enum dtype dtype, float x)
 {
     switch (dtype) {
     case DTYPE_F16: ((__half *)p)[at] = __float2half_rn(x); break;
     case DTYPE_BF16: ((__nv_bfloat16 *)p)[at] = __float2bfloat16_rn(x); break;
+    case DTYPE_F8_E4M3: ((__nv_fp8_e4m3 *)p)[at] = __nv_fp8_e4m3(x); break;
     default: ((float *)p)[at] = x; break;
     }
 }
@@ -471,6 +480,10 @@ inline uint32_t pack2(__half, float low, float high)
 inline uint32_t pack2(__nv_bfloat16, float low, float high)
 {
     return emulated_bits<uint32_t>(__floats2bfloat162_rn(low, high));
+}
+inline uint32_t pack_bf16(float low, float high)
+{
+    return pack2(__nv_bfloat16(), low, high);
 }
 
 template <class T> uint32_t act_pair(T type, float x, float y)

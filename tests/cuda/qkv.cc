@@ -1,0 +1,2 @@
+/* Queries, keys and values, for the emulator. */
+#include "cuda/qkv.cu"
