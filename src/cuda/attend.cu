@@ -1,7 +1,7 @@
 /* Attention: which kernels a step needs. Head sizes and cache types without a kernel of their own take the simple one.
- * When no sequence has more rows than the decode kernel takes, the second launch is left out. Where the same request
- * must give the same bits there are two pairs of kernels that agree, so that it does not matter which way a row goes.
- */
+ * When no sequence has more rows than the decode kernel takes, the second launch is left out; the first, when the only
+ * sequence has. Where the same request must give the same bits there are two pairs of kernels that agree, so that it
+ * does not matter which way a row goes. */
 #include "cuda/resident.h"
 
 #define AHEAD_BYTES ((uint64_t)24 << 20)
@@ -88,12 +88,14 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     }
     const struct cut cut = fixed ? attend_cut(d, &j) : attend_team_cut(d, b, &j);
     attend_plan(d, b, j.per_kv, tile_rows, &cut);
-    if (chunks)
-        attend_chunks(d, &j);
-    else if (fixed)
-        attend_decode(d, b, &j);
-    else
-        attend_team(d, b, &j);
+    if (b->n_seqs > 1 || attend_is_few(b->n_rows, j.per_kv)) {
+        if (chunks)
+            attend_chunks(d, &j);
+        else if (fixed)
+            attend_decode(d, b, &j);
+        else
+            attend_team(d, b, &j);
+    }
     const bool may_be_tiles =
         b->n_rows > 1 || (uint64_t)kv->n_blocks * kv->block_tokens > (uint64_t)PARTS_MAX * cut.unit;
     if (fixed && may_be_tiles) {
