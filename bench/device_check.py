@@ -4,6 +4,10 @@ format, with fresh random inputs each run, then whole models. Prints a line per 
 
   cmake --preset cuda && cmake --build --preset cuda
   QUERN_TESTING_LIB=build/cuda/tests/libquern_testing.so python3 bench/device_check.py [--seed N] [--only WORD]
+    [--part I/N] [--small]
+
+--part: every N-th thing from the I-th on, so that several processes share the work. --small: every kernel that the
+whole would reach, in a few small shapes each, with rows and tiles that are not full; for bench/cuda-sanitize.
 
 Every bound has a twin with a planted error, which must be over the bound, or the check proves nothing. Greedy tokens of
 whole models are compared too. Where they part, the CPU's two best logits must be closer than the largest difference of
@@ -36,8 +40,24 @@ MODELS = [ROOT / "tests/data/tiny/tiny-1m-f16.gguf", ROOT / "tests/data/tiny/tin
 PROMPTS = [[1, 257, 300, 13, 44, 999, 2, 7, 1, 500], list(range(40, 140)), [5]]
 STEPS = 64
 RESIDENT = [("llama-3.2-1b", "BF16", 1, "BF16"), ("llama-3.1-8b", "BF16", 0, "BF16")]
+RESIDENT_SMALL = [("small-64", "BF16", 1, "BF16"), ("small-128", "BF16", 0, "BF16")]
 BOUND = {"F32": 2e-3, "F16": 2e-3, "BF16": 5e-3}  # inputs of products are rounded to F16; BF16 keys to 8 bits
 failures = []
+small = False
+part, parts, turn = 0, 1, 0  # --part, and how many things came before
+
+
+def of(whole, few):
+    """What is checked, or as much of it as a sanitizer has the time for."""
+    return few if small else whole
+
+
+def mine(things):
+    """Those of them that fall to this process."""
+    global turn
+    things = list(things)
+    turn += len(things)
+    return [x for i, x in enumerate(things) if (turn - len(things) + i) % parts == part]
 
 
 def verdict(name, worst, bound, twin):
@@ -50,6 +70,8 @@ def verdict(name, worst, bound, twin):
 def group(name, bound, cases):
     """cases: functions that give (got, want). The twin is a single wrong block of one row's output."""
     worst, twin = 0.0, float("inf")
+    if not cases:
+        return
     for case in cases:
         try:
             got, want = case()
@@ -65,11 +87,14 @@ def group(name, bound, cases):
 
 
 def check_products(seed):
-    for dtype, bound in PRODUCTS.items():
+    rows, shapes = of(ROWS, [1, 9, 33, 65]), of(((272, 768), (96, 4096)), ((272, 768),))
+    for dtype, bound in mine(PRODUCTS.items()):
         group(f"product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
-                                          for r in ROWS for s in ((272, 768), (96, 4096))])
-    group("product BF16 as F8", F8, [lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True)
-                                     for r in ROWS])
+                                          for r in rows for s in shapes])
+    if mine(["as F8"]):
+        n_out, n_in = of((1024, 1536), (272, 768))
+        group("product BF16 as F8", F8, [
+            lambda r=r: ops.product("cuda", "BF16", r, n_out, n_in, seed + r, fp8=True) for r in rows])
 
 
 SLIM_ROWS = [1, 2, 6, 8, 9, 16, 17, 32, 33, 64, 100]
@@ -77,26 +102,28 @@ EVEN_ROWS = [1, 5, 8, 9, 16, 17, 31, 32]
 
 
 def check_slim(seed):
-    check_own("slim", [t for t in PRODUCTS if t != "F32"], seed)
+    check_own("slim", [t for t in PRODUCTS if t != "F32"], seed, of(SLIM_ROWS, [5, 9, 17, 33]))
 
 
 def check_flow(seed):
-    check_own("flow", ["F16", "BF16"], seed)
+    check_own("flow", ["F16", "BF16"], seed, of(SLIM_ROWS, [5, 9, 17, 33]))
 
 
 def check_even(seed):
-    check_own("even", ["F16", "BF16"], seed, EVEN_ROWS)
+    check_own("even", ["F16", "BF16"], seed, of(EVEN_ROWS, [5, 9, 17]))
     ops.prefer("even")
-    for dtype in ("F16", "BF16"):  # inputs that fill no column, rows that fill no tile, tiles of many blocks
+    for dtype in mine(("F16", "BF16")):  # inputs that fill no column, rows that fill no tile, tiles of many blocks
         group(f"even odd shapes {dtype}", PRODUCTS[dtype], [
             lambda r=r, s=s, t=dtype: ops.product("cuda", t, r, *s, seed + r)
-            for r in (5, 9, 31) for s in ((1040, 328), (16, 64), (144, 8), (128, 9000), (17000, 200))])
+            for r in of((5, 9, 31), (9,)) for s in ((1040, 328), (16, 64), (144, 8), (128, 9000), (17000, 200))])
         group(f"even projections {dtype}", 4 * PRODUCTS[dtype], [
             lambda r=r, s=s, t=dtype: ops.feed_forward("cuda", t, r, *s, seed + r)
-            for r in (8, 16, 32) for s in ((272, 1040), (2048, 528), (512, 4096))])
+            for r in of((8, 16, 32), (9,)) for s in of(((272, 1040), (2048, 528), (512, 4096)), ((272, 1040),))])
     cases = []
-    for i, s in enumerate((SHAPES[0], SHAPES[3], SHAPES[4], SHAPES[8], SHAPES[2], shape(8, 1, 64))):
-        for before, rows in (([0, 100, 16, 257, 700], [1, 6, 1, 1, 2]), (list(range(5, 70, 2))[:32], [1] * 32)):
+    some = (SHAPES[0], SHAPES[3], SHAPES[4], SHAPES[8], SHAPES[2], shape(8, 1, 64))
+    batches = (([0, 100, 16, 257, 700], [1, 6, 1, 1, 2]), (list(range(5, 70, 2))[:32], [1] * 32))
+    for i, s in enumerate(mine(some)):
+        for before, rows in of(batches, (([0, 20], [1, 6]), ([1] * 31, [1] * 31))):
             cases.append(lambda s=s, b=before, r=rows, n=seed + i: (
                 ops.attention(["cuda"], "BF16", "BF16", dict(s, hidden=320), b, r, n)[0],
                 ops.attention(["cpu-ref"], "BF16", "BF16", dict(s, hidden=320), b, r, n)[0]))
@@ -104,31 +131,33 @@ def check_even(seed):
     ops.prefer("table")
 
 
-def check_own(way, dtypes, seed, counts=SLIM_ROWS):
+def check_own(way, dtypes, seed, counts):
     """A kernel for some rows, made to do all: against float64, and each row alone against the same in company, bit for
     bit; the twin of that is the row beside it."""
     ops.prefer(way)
-    for dtype in dtypes:
+    shapes = of(((272, 768), (96, 4096), (2000, 1024)), ((272, 768),))
+    for dtype in mine(dtypes):
         bound = PRODUCTS[dtype]
-        shapes = ((272, 768), (96, 4096), (2000, 1024))
         group(f"{way} product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
                                                for r in counts for s in shapes])
         group(f"{way} feed-forward {dtype}", 4 * bound, [
-            lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r) for r in (1, 9, max(counts))])
-        for n_out, n_in in shapes:
+            lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r)
+            for r in of((1, 9, max(counts)), counts[1:] if way != "even" else counts)])
+        for n_out, n_in in of(shapes, ((96, 4096),)):
             most = min(40, max(counts))
             many = ops.product("cuda", dtype, most, n_out, n_in, seed)[0]
             few = ops.product("cuda", dtype, most, n_out, n_in, seed, only=(3, 5))[0]
             if not np.array_equal(many[3:8], few) or np.array_equal(many[4:9], few):
                 failures.append(f"{way} {dtype} {n_out}x{n_in}: a row depends on its company")
                 print(failures[-1], flush=True)
-    if way == "slim":
+    if way == "slim" and mine(["as F8"]):
+        n_out, n_in = of((1024, 1536), (272, 768))
         group("slim product BF16 as F8", F8, [
-            lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True) for r in SLIM_ROWS])
+            lambda r=r: ops.product("cuda", "BF16", r, n_out, n_in, seed + r, fp8=True) for r in counts])
     cases = []
-    for i, s in enumerate((shape(8, 2, 128, block=32), shape(6, 2, 96, rope=ops.ROPE_PAIRS), SHAPES[6])):
-        for hidden in (64, 1024):
-            before, rows = ([0, 100, 16, 257, 700], [1, 6, 1, 1, 2])
+    for i, s in enumerate(mine((shape(8, 2, 128, block=32), shape(6, 2, 96, rope=ops.ROPE_PAIRS), SHAPES[6]))):
+        for hidden in of((64, 1024), (320,)):
+            before, rows = of(([0, 100, 16, 257, 700], [1, 6, 1, 1, 2]), ([0, 10, 16], [1, 6, 4]))
             cases.append(lambda s=s, h=hidden, n=seed + i: (
                 ops.attention(["cuda"], "BF16", "F16", dict(s, hidden=h), before, rows, n)[0],
                 ops.attention(["cpu-ref"], "BF16", "F16", dict(s, hidden=h), before, rows, n)[0]))
@@ -137,13 +166,16 @@ def check_own(way, dtypes, seed, counts=SLIM_ROWS):
 
 
 def check_feed_forward(seed):
-    for dtype, bound in PRODUCTS.items():
+    rows = of(ROWS, [1, 9, 65])
+    for dtype, bound in mine(PRODUCTS.items()):
         group(f"feed-forward {dtype}", 4 * bound, [lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r)
-                                                   for r in ROWS])
+                                                   for r in rows])
         group(f"mixture {dtype}", 4 * max(bound, 1e-3), [
-            lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 512, seed + r, experts=6, top_k=2) for r in (1, 5, 40)])
-    group("feed-forward BF16 as F8", 3 * F8, [
-        lambda r=r: ops.feed_forward("cuda", "BF16", r, 512, 1024, seed + r, fp8=True) for r in ROWS])
+            lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 512, seed + r, experts=6, top_k=2)
+            for r in of((1, 5, 40), (5, 40))])
+    if mine(["as F8"]):
+        group("feed-forward BF16 as F8", 3 * F8, [
+            lambda r=r: ops.feed_forward("cuda", "BF16", r, 512, 1024, seed + r, fp8=True) for r in rows])
 
 
 def shape(n_heads, n_kv_heads, head_dim, window=0, cap=0.0, rope=ops.ROPE_HALVES, rope_dims=None, qk_norm=0, block=16):
@@ -155,21 +187,24 @@ DECODE = ([0, 1, 15, 16, 100, 255, 256, 257, 700, 1500], [1] * 10)
 PREFILL = ([0, 0, 5, 300, 0, 64], [1, 70, 33, 129, 300, 2])
 MIXED = ([600, 0, 31, 90], [1, 200, 4, 1])
 VERIFY = ([700, 33, 0, 1500, 250], [6, 8, 16, 3, 9])
+FEW = (([0, 15, 257, 820], [1] * 4), ([150, 33, 0, 90], [6, 16, 70, 1]))
 SHAPES = [shape(8, 2, 64), shape(4, 4, 80, block=48), shape(6, 2, 96, rope=ops.ROPE_PAIRS), shape(8, 2, 128, block=32),
           shape(4, 1, 256), shape(8, 2, 128, window=100, cap=30.0), shape(7, 1, 64, window=16, rope_dims=32),
           shape(4, 2, 64, qk_norm=1), shape(4, 2, 32), shape(24, 1, 64), shape(7, 1, 128, rope=ops.ROPE_PAIRS)]
+SHAPES_SMALL = SHAPES[:3] + SHAPES[4:7]
 
 
 def check_attention(seed):
     """Attention by warps; check_wide has many rows by warpgroups."""
     ops.wide(False)
-    for kv, bound in KV.items():
+    for kv, bound in mine(KV.items()):
         cases = []
-        for i, s in enumerate(SHAPES if kv != "F32" else SHAPES[3:6] + SHAPES[8:9]):
+        shapes = SHAPES if kv != "F32" else SHAPES[3:6] + SHAPES[8:9]
+        for i, s in enumerate(of(shapes, SHAPES_SMALL if kv != "F32" else SHAPES[8:9])):
             if kv == "Q8_0" and s["head_dim"] % 32 != 0:
                 continue
-            for j, (before, rows) in enumerate((DECODE, PREFILL, MIXED, VERIFY)):
-                weight = "BF16" if (i + j) % 2 else "F16"
+            for j, (before, rows) in enumerate(of((DECODE, PREFILL, MIXED, VERIFY), FEW)):
+                weight = of("BF16" if (i + j) % 2 else "F16", "F32")
                 reference_kv = "F32" if kv == "F8_E4M3" else kv  # which the CPU has not
                 cases.append(lambda s=s, b=before, r=rows, w=weight, k=kv, q=reference_kv, n=seed + 10 * i + j: (
                     ops.attention(["cuda"], w, k, dict(s), b, r, n)[0],
@@ -183,11 +218,12 @@ WIDE = ("F16", "BF16", "F8_E4M3")
 
 def check_wide(seed):
     """Attention of many rows on the warpgroup's matrix unit."""
-    for kv in WIDE:
+    batches = (PREFILL, MIXED, ([0], [2048]), ([1000, 0], [333, 64]))
+    for kv in mine(WIDE):
         cases = []
-        for i, s in enumerate(s for s in SHAPES if s["head_dim"] in (64, 128)):
-            for j, (before, rows) in enumerate((PREFILL, MIXED, ([0], [2048]), ([1000, 0], [333, 64]))):
-                weight = "F16" if j % 2 else "BF16"  # heads are turned by other kernels
+        for i, s in enumerate(s for s in of(SHAPES, SHAPES_SMALL) if s["head_dim"] in (64, 128)):
+            for j, (before, rows) in enumerate(of(batches, (FEW[1], ([130, 0], [150, 64])))):
+                weight = of("F16" if j % 2 else "BF16", "F32")  # heads are turned by other kernels
                 reference_kv = "F32" if kv == "F8_E4M3" else kv
                 cases.append(lambda s=s, b=before, r=rows, w=weight, k=kv, q=reference_kv, n=seed + 10 * i + j: (
                     ops.attention(["cuda"], w, k, dict(s), b, r, n)[0],
@@ -199,7 +235,7 @@ def greedy(model, ids):
     """Tokens by the device's own argmax, and the logits they were chosen from."""
     rows = [model.logits(ids)[-1]]
     out = []
-    for i in range(STEPS):
+    for i in range(of(STEPS, 4)):
         out.append(int(model.best[-1]))
         rows.append(model.logits([out[-1]], first=len(ids) + i)[0])
     return out, rows
@@ -207,27 +243,27 @@ def greedy(model, ids):
 
 def compare(path, kv):
     with Model(path, variant="cuda", kv_dtype=kv) as gpu, Model(path, variant="cpu-ref", kv_dtype=kv) as cpu:
-        for ids in PROMPTS:
+        for ids in of(PROMPTS, PROMPTS[1:]):
             ours, theirs = gpu.logits(ids), cpu.logits(ids)
             twin = gpu.logits([(7 * i + 3) % 2000 for i in ids])[-1]
             a, _ = greedy(gpu, ids)
             b, rows = greedy(cpu, ids)
-            same = next((i for i in range(STEPS) if a[i] != b[i]), STEPS)
-            name = f"{path.name} {kv} prompt {len(ids)}, {same}/{STEPS} tokens"
-            if same < STEPS:
+            same = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), len(a))
+            name = f"{path.name} {kv} prompt {len(ids)}, {same}/{len(a)} tokens"
+            if same < len(a):
                 best = np.sort(rows[same])[-2:]
                 if best[1] - best[0] >= 2 * np.abs(ours - theirs).max() + 1e-3:
                     failures.append(name)
                     print(f"{name}: tokens part where the choice is clear")
             verdict(name, ops.distance(ours, theirs), BOUND[kv], ops.distance(twin, theirs[-1]) / 5)
-        began = time.perf_counter()
-        for i in range(200):
+        began, steps = time.perf_counter(), of(200, 2)
+        for i in range(steps):
             gpu.logits([3], first=100 + i)
-        print(f"{path.name:20} kv {kv:5} {(time.perf_counter() - began) / 200 * 1e6:.0f} us a decode step, replayed")
+        print(f"{path.name:20} kv {kv:5} {(time.perf_counter() - began) / steps * 1e6:.0f} us a decode step, replayed")
 
 
 def check_models(_seed):
-    for path in MODELS:
+    for path in mine(MODELS):
         for kv in BOUND:
             compare(path, kv)
 
@@ -247,7 +283,7 @@ def check_checkpoint(seed):
     token."""
     import f8_models
     reference_models = small_models()
-    for case in ("llama", "phi3", "mixtral"):
+    for case in mine(("llama", "phi3", "mixtral")):
         config = reference_models.make_config(case, **reference_models.WIDE)
         weights = reference_models.make_weights(config, case)
         ids = np.random.default_rng(seed).integers(3, 300, 160).tolist()
@@ -268,7 +304,7 @@ def check_architectures(_seed):
     """Every architecture, F32, against the float64 reference: exact arithmetic but for the kernels' own order."""
     reference_models = small_models()
     from reference import Reference, error
-    for name in reference_models.CASES:
+    for name in mine(of(reference_models.CASES, ("llama-bias", "qwen3", "gemma2", "gemma3", "phi4-mini", "mixtral"))):
         config = reference_models.make_config(name)
         weights = reference_models.make_weights(config, name)
         ids = reference_models.make_ids(config, 120)
@@ -292,9 +328,24 @@ def bench_library():
     lib.quern_bench_logits.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int,
                                        ctypes.c_void_p]
     lib.quern_bench_rows.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p]
-    lib.quern_bench_why.argtypes = [ctypes.c_void_p]
+    lib.quern_bench_vocab.argtypes = lib.quern_bench_why.argtypes = [ctypes.c_void_p]
     lib.quern_bench_why.restype = ctypes.c_char_p
     return lib
+
+
+def bench_model(lib, shape, dtype, fp8, kv, det, rows_max, seqs_max, tokens):
+    """A model with random weights and a cache of so many tokens; None, and a failure noted, if it cannot be opened."""
+    text = ctypes.create_string_buffer(1024)
+    handle = lib.quern_bench_open(shape.encode(), dtype.encode(), kv.encode(), fp8, det, rows_max, seqs_max, 4096,
+                                  tokens, text, len(text))
+    if not handle:
+        failures.append(f"{shape} {dtype}: {text.value.decode()}")
+        print(failures[-1], flush=True)
+    return handle
+
+
+def no_logits(lib, handle, n):
+    return np.full((n, lib.quern_bench_vocab(handle)), np.nan, dtype=np.float32)
 
 
 def step_failed(lib, handle, what):
@@ -340,12 +391,12 @@ def check_sample(seed):
     """Tokens and log-probabilities against sample/ on the same logits: peaked rows, flat rows (whose cuts fall far
     down), ties, rows with NaN, a row of nothing. The twin draws with other seeds."""
     random = np.random.default_rng(seed)
-    vocab, rows = 128256, 64
+    vocab, rows = of((128256, 64), (20011, 16))
     logits = (random.standard_normal((rows, vocab)) * random.choice([0.3, 2.0, 6.0], (rows, 1))).astype(np.float32)
     logits[1::8] = np.round(logits[1::8])
     logits[2, 5:5000] = np.nan
     logits[3] = np.nan
-    for kind in ("greedy", "plain", "top-k", "top-p", "min-p", "changed", "all"):
+    for kind in mine(("greedy", "plain", "top-k", "top-p", "min-p", "changed", "all")):
         what = make_asks(random, rows, vocab, kind)
         asks = what[0]
         want, want_lp, want_top = ops.sample("here", logits, *what)
@@ -372,23 +423,22 @@ def check_verify(_seed):
     lib = bench_library()
     # random blocks of Q4_0 make logits that hardly depend on the row; a resident step would round its activations in
     # another way than steps of many rows do, which check_resident has
-    for dtype, kv, bound in (("BF16", "BF16", 3e-2), ("BF16", "F8_E4M3", 3e-2), ("Q4_0", "F16", 5e-5)):
+    kinds = (("BF16", "BF16", 3e-2), ("BF16", "F8_E4M3", 3e-2), ("Q4_0", "F16", 5e-5))
+    steps = ((2, 40), (6, 700), (6, 1300), (9, 513), (16, 2047))  # (6, 1300) replays what (6, 700) recorded
+    for dtype, kv, bound in mine(of(kinds, kinds[:2])):
         lib.quern_bench_resident(int(dtype != "Q4_0"))
-        text = ctypes.create_string_buffer(1024)
-        handle = lib.quern_bench_open(b"llama-3.2-1b", dtype.encode(), kv.encode(), 0, 0, 64, 8, 4096, 8000, text,
-                                      len(text))
+        handle = bench_model(lib, of("llama-3.2-1b", "small-64"), dtype, 0, kv, 0, 64, 8, 8000)
         if not handle:
-            failures.append(f"verify {dtype}: {text.value.decode()}")
             continue
 
         def rows(n, at):
-            out = np.full((n, 128256), np.nan, dtype=np.float32)
+            out = no_logits(lib, handle, n)
             if lib.quern_bench_rows(handle, n, at, out.ctypes.data) != 0:
                 raise step_failed(lib, handle, f"{n} rows at {at}")
             return out
 
         worst, twin = 0.0, float("inf")
-        for n, at in ((2, 40), (6, 700), (6, 1300), (9, 513), (16, 2047)):  # (6, 1300) replays what (6, 700) recorded
+        for n, at in of(steps, steps[:4]):
             got, again = rows(n, at), rows(n, at)
             if not np.array_equal(got, again):
                 failures.append(f"verify {dtype}, {n} rows: a replay differs")
@@ -405,46 +455,46 @@ def check_deterministic(_seed):
     """With --deterministic a row's logits are the same bits alone, among guesses, in a prompt, in company and in a
     resident step. The twin is the same without the option, where some of them differ."""
     lib = bench_library()
-    most, last = 150, 2900  # sequences, and where they are: each has blocks of its own
-    for name, dtype, fp8, kv in (
-            ("llama-3.2-1b", "BF16", 0, "BF16"), ("llama-3.2-1b", "BF16", 1, "BF16"),
-            ("llama-3.2-1b", "BF16", 1, "F8_E4M3"), ("llama-3.2-1b", "Q4_K", 0, "Q8_0"),
-            ("llama-3.2-1b", "F16", 0, "F16"), ("llama-3.1-8b", "BF16", 0, "BF16")):
+    small_one, large_one = of(("llama-3.2-1b", "llama-3.1-8b"), ("small-64", "small-128"))
+    most, last = of((150, 2900), (9, 300))  # sequences, and where they are: each has blocks of its own
+    places, counts = of((203, 300, 1030, last), (last,)), of((1, 6, 16, 33, 64, 65, 130), (1, 6, 33))
+    prompt = of(200, 70)
+    kinds = ((small_one, "BF16", 0, "BF16"), of((small_one, "BF16", 1, "BF16"), (large_one, "BF16", 1, "F8_E4M3")),
+             (small_one, "BF16", 1, "F8_E4M3"), (small_one, "Q4_K", 0, "Q8_0"), (small_one, "F16", 0, "F16"),
+             (large_one, "BF16", 0, "BF16"))
+    for name, dtype, fp8, kv in mine(kinds):
         wrong = {}
         for det in (1, 0):
-            text = ctypes.create_string_buffer(1024)
-            handle = lib.quern_bench_open(name.encode(), dtype.encode(), kv.encode(), fp8, det, 256, 256, 4096,
-                                          most * (last + 32), text, len(text))
+            handle = bench_model(lib, name, dtype, fp8, kv, det, 256, 256, most * (last + 32))
             if not handle:
-                failures.append(f"deterministic {name} {dtype}: {text.value.decode()}")
                 break
 
             def rows(n, at):
-                out = np.full((n, 128256), np.nan, dtype=np.float32)
+                out = no_logits(lib, handle, n)
                 if lib.quern_bench_rows(handle, n, at, out.ctypes.data) != 0:
                     raise step_failed(lib, handle, f"{n} rows at {at}")
                 return out
 
             def first_of(n_seqs, at, resident=1):
-                out = np.full((n_seqs, 128256), np.nan, dtype=np.float32)
+                out = no_logits(lib, handle, n_seqs)
                 if lib.quern_bench_logits(handle, n_seqs, at, resident, out.ctypes.data) != 0:
                     raise step_failed(lib, handle, f"{n_seqs} sequences at {at}")
                 return out[0]
 
             wrong[det] = 0
-            for at in (203, 300, 1030, last):
-                whole = rows(200, at)  # as a prompt; then the same rows in pieces, which write the same keys again
-                for n in (1, 6, 16, 33, 64, 65, 130):
-                    wrong[det] += not np.array_equal(rows(n, at - 200 + n), whole[:n])
-                wrong[det] += not np.array_equal(rows(200, at), whole)
+            for at in places:
+                whole = rows(prompt, at)  # then the same rows in pieces, which write the same keys again
+                for n in counts:
+                    wrong[det] += not np.array_equal(rows(n, at - prompt + n), whole[:n])
+                wrong[det] += not np.array_equal(rows(prompt, at), whole)
                 alone = first_of(1, at, 0)
-                for n in (1, 2, 9, 40, 64, most):  # one and two: a step as one kernel, where there is one
+                for n in of((1, 2, 9, 40, 64, most), (1, 2, most)):  # one and two: as one kernel, where there is one
                     wrong[det] += not np.array_equal(first_of(n, at), alone)
             lib.quern_bench_close(handle)
         ok = wrong.get(1) == 0 and wrong.get(0, 0) > 0
         if not ok:
             failures.append(f"deterministic {name} {dtype}")
-        print(f"deterministic {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache: {wrong.get(1)} of 56 differ, "
+        print(f"deterministic {name} {dtype}{' as F8' if fp8 else ''}, {kv} cache: {wrong.get(1)} differ, "
               f"without it {wrong.get(0)}  {'ok' if ok else 'MISMATCH'}", flush=True)
 
 
@@ -452,34 +502,35 @@ def check_resident(seed):
     """Ops recorded as steps of one or two rows, so as one kernel; then whole steps against the same op by op, in real
     shapes, where the twin is another position's."""
     ops.record(True)
-    for dtype, bound in PRODUCTS.items():
+    shapes = of(((272, 768), (96, 4096), (5000, 2304)), ((272, 768),))
+    for dtype, bound in mine(PRODUCTS.items()):
         group(f"resident product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
-                                                   for r in (1, 2) for s in ((272, 768), (96, 4096), (5000, 2304))])
+                                                   for r in (1, 2) for s in shapes])
         group(f"resident feed-forward {dtype}", 4 * bound, [
-            lambda r=r, n=n: ops.feed_forward("cuda", dtype, r, n, 768, seed + r) for r in (1, 2) for n in (256, 1024)])
-    group("resident product BF16 as F8", F8, [lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True)
-                                              for r in (1, 2)])
-    for kv in ("F16", "BF16"):
+            lambda r=r, n=n: ops.feed_forward("cuda", dtype, r, n, 768, seed + r)
+            for r in (1, 2) for n in of((256, 1024), (256,))])
+    if mine(["as F8"]):
+        group("resident product BF16 as F8", F8, [
+            lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True) for r in (1, 2)])
+    shapes = (shape(8, 2, 64), shape(8, 1, 128, block=32), shape(8, 2, 128, window=100, cap=30.0),
+              shape(7, 1, 64, window=16, rope_dims=32), shape(8, 8, 128, rope=ops.ROPE_PAIRS))
+    for kv in mine(("F16", "BF16")):
         cases = []
-        for i, s in enumerate((shape(8, 2, 64), shape(8, 1, 128, block=32), shape(8, 2, 128, window=100, cap=30.0),
-                               shape(7, 1, 64, window=16, rope_dims=32), shape(8, 8, 128, rope=ops.ROPE_PAIRS))):
-            for before in ([0], [15, 16], [1500, 127], [257]):
+        for i, s in enumerate(of(shapes, shapes[1:4])):
+            for before in of(([0], [15, 16], [1500, 127], [257]), ([15], [30, 0])):
                 cases.append(lambda s=s, b=before, n=seed + 10 * i: (
                     ops.attention(["cuda"], "F16", kv, dict(s), b, [1] * len(b), n)[0],
                     ops.attention(["cpu-ref"], "F16", kv, dict(s), b, [1] * len(b), n)[0]))
         group(f"resident attention, {kv} cache, {len(cases)} cases", KV[kv], cases)
     ops.record(False)
     lib = bench_library()
-    for name, dtype, fp8, kv in RESIDENT:
-        text = ctypes.create_string_buffer(1024)
-        handle = lib.quern_bench_open(name.encode(), dtype.encode(), kv.encode(), fp8, 0, 64, 8, 4096, 20000, text,
-                                      len(text))
+    for name, dtype, fp8, kv in mine(of(RESIDENT, RESIDENT_SMALL)):
+        handle = bench_model(lib, name, dtype, fp8, kv, 0, 64, 8, 20000)
         if not handle:
-            failures.append(f"resident {name}: {text.value.decode()}")
             continue
 
         def logits(n_seqs, at, resident):
-            out = np.full((2, n_seqs, 128256), np.nan, dtype=np.float32)
+            out = [no_logits(lib, handle, n_seqs) for _ in range(2)]
             for i in range(2):  # recorded, then replayed
                 if lib.quern_bench_logits(handle, n_seqs, at, resident, out[i].ctypes.data) != 0:
                     raise step_failed(lib, handle, f"{n_seqs} sequences at {at}")
@@ -489,7 +540,7 @@ def check_resident(seed):
             return out[1]
 
         worst, twin = 0.0, float("inf")
-        for n_seqs, at in ((1, 0), (1, 700), (2, 2100)):
+        for n_seqs, at in of(((1, 0), (1, 700), (2, 2100)), ((1, 300), (2, 40))):
             got, want = logits(n_seqs, at, 1), logits(n_seqs, at, 0)
             worst = max(worst, *(ops.distance(g[None], w[None]) for g, w in zip(got, want)))
             twin = min(twin, ops.distance(logits(n_seqs, at + 1, 0), want))
@@ -504,11 +555,11 @@ def check_chosen(seed):
     """Products by other algorithms than the library's first: the last of those that it names, so that there is one for
     every shape, at rows between those that were looked at. Then files: a second start reads what the first has measured
     and gives the same bits, and a damaged file is as good as none."""
-    some = 0
+    some, chosen_rows = 0, of(CHOSEN_ROWS, [50, 130])
     with tempfile.TemporaryDirectory() as scratch:
         ops.choose(scratch, True)
         for dtype in ("F32", "F16", "BF16", "Q8_0", "Q4_K"):
-            rows = CHOSEN_ROWS if dtype in ("F16", "BF16") else CHOSEN_ROWS[3:8]
+            rows = chosen_rows if small or dtype in ("F16", "BF16") else chosen_rows[3:8]
             group(f"chosen product {dtype}", PRODUCTS[dtype], [
                 lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r) for r in rows
                 for s in ((1024, 768), (272, 2048))])
@@ -517,16 +568,16 @@ def check_chosen(seed):
                 lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 768, seed + r) for r in rows])
             some += ops.chosen() > 0
         group("chosen product BF16 as F8", F8, [
-            lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True) for r in CHOSEN_ROWS])
+            lambda r=r: ops.product("cuda", "BF16", r, 1024, 1536, seed + r, fp8=True) for r in chosen_rows])
         some += ops.chosen() > 0
         group("chosen feed-forward BF16 as F8", 3 * F8, [
-            lambda r=r: ops.feed_forward("cuda", "BF16", r, 512, 1024, seed + r, fp8=True) for r in CHOSEN_ROWS])
+            lambda r=r: ops.feed_forward("cuda", "BF16", r, 512, 1024, seed + r, fp8=True) for r in chosen_rows])
         some += ops.chosen() > 0
         ops.choose(None, False)
     if some < 8:
         failures.append(f"chosen: only {some} of 12 groups had another algorithm")
         print(failures[-1], flush=True)
-    for fp8 in (0, 1):
+    for fp8 in of((0, 1), ()):  # which is about the host
         check_choices_kept(fp8)
 
 
@@ -535,13 +586,12 @@ def check_choices_kept(fp8):
 
     def start():
         """(products, measured, chosen, was read), seconds and the logits of 100 rows."""
-        text, made = ctypes.create_string_buffer(1024), (ctypes.c_uint32 * 4)()
-        handle = lib.quern_bench_open(b"llama-3.2-1b", b"BF16", b"BF16", fp8, 0, 1024, 256, 4096, 100000, text,
-                                      len(text))
+        made = (ctypes.c_uint32 * 4)()
+        handle = bench_model(lib, "llama-3.2-1b", "BF16", fp8, "BF16", 0, 1024, 256, 100000)
         if not handle:
-            raise RuntimeError(text.value.decode())
+            raise RuntimeError(failures[-1])
         seconds = lib.quern_bench_choices(handle, made)
-        out = np.full((100, 128256), np.nan, dtype=np.float32)
+        out = no_logits(lib, handle, 100)
         if lib.quern_bench_logits(handle, 100, 300, 0, out.ctypes.data) != 0:
             raise step_failed(lib, handle, "100 sequences at 300")
         lib.quern_bench_close(handle)
@@ -590,7 +640,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--only", choices=CHECKS)
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="every N-th thing from the I-th on")
+    parser.add_argument("--small", action="store_true", help="few and small shapes, for the sanitizers")
     args = parser.parse_args()
+    global small, part, parts
+    small, (part, parts) = args.small, (int(i) for i in args.part.split("/"))
+    part -= 1
     os.environ["QUERN_CHOICES"] = ""  # the library's own, but where choices are what is checked
     print(f"seed {args.seed}")
     for name, check in CHECKS.items():

@@ -401,7 +401,8 @@ static void fill_mixed(uint16_t *to, size_t n, uint32_t state, bool bf16)
     }
 }
 
-/* Whether both give the same sums for FLOW_ROWS rows; got has room for two of them. */
+/* Whether both give the same sums for FLOW_ROWS rows; got has room for two of them. What one does not write is not what
+ * the other leaves. */
 static bool same_sums(struct dev *d, enum format format, const void *w, const struct acts *in, float *out, float *got)
 {
     const size_t bytes = FLOW_ROWS * TRY_OUT * sizeof *out;
@@ -412,11 +413,13 @@ static bool same_sums(struct dev *d, enum format format, const void *w, const st
     m.row_bytes = TRY_IN * 2;
     m.data = (unsigned char *)w;
     struct product p = {&m, TRY_OUT, TRY_ROWS, in, out, TRY_OUT, false, false};
+    CUDA_DO(d, cudaMemsetAsync(out, 0, bytes, d->stream));
     product_library(d, &p);
     CUDA_DO(d, cudaStreamSynchronize(d->stream));
     CUDA_DO(d, cudaMemcpy(got, out, bytes, cudaMemcpyDeviceToHost));
     p.n_rows = FLOW_ROWS;
     const struct skinny_job j = skinny_job_of(&p);
+    CUDA_DO(d, cudaMemsetAsync(out, 0xff, bytes, d->stream));
     cuda_flow(d, format, &j);
     CUDA_DO(d, cudaStreamSynchronize(d->stream));
     CUDA_DO(d, cudaMemcpy(got + bytes / sizeof *got, out, bytes, cudaMemcpyDeviceToHost));
