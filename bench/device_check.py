@@ -144,6 +144,24 @@ def check_feed_forward(seed):
             lambda r=r: ops.feed_forward("cuda", dtype, r, 256, 512, seed + r, experts=6, top_k=2) for r in (1, 5, 40)])
     group("feed-forward BF16 as F8", 3 * F8, [
         lambda r=r: ops.feed_forward("cuda", "BF16", r, 512, 1024, seed + r, fp8=True) for r in ROWS])
+    check_many(seed)
+
+
+MANY_SHAPES = ((256, 768), (72, 1000), (1096, 520), (200, 2600))
+
+
+def check_many(seed):
+    """Gate and up of many rows as one kernel: odd widths, biases, both gates."""
+    ops.prefer("many")
+    for dtype in ("BF16", "F16"):
+        for glu in (ops.silu, ops.gelu):
+            cases = []
+            for i, r in enumerate((65, 96, 128, 129, 200, 256, 257, 300, 1000)):
+                for j, s in enumerate(MANY_SHAPES if r < 1000 else MANY_SHAPES[:1]):
+                    cases.append(lambda r=r, s=s, b=(i + j) % 2 == 0, g=glu: ops.feed_forward(
+                        "cuda", dtype, r, *s, seed + r, glu=g, biased=b))
+            group(f"many {glu.__name__} {dtype}, {len(cases)} cases", 4 * PRODUCTS[dtype], cases)
+    ops.prefer("table")
 
 
 def shape(n_heads, n_kv_heads, head_dim, window=0, cap=0.0, rope=ops.ROPE_HALVES, rope_dims=None, qk_norm=0, block=16):
@@ -431,11 +449,11 @@ def check_deterministic(_seed):
                 return out[0]
 
             wrong[det] = 0
-            for at in (203, 300, 1030, last):
-                whole = rows(200, at)  # as a prompt; then the same rows in pieces, which write the same keys again
+            for at in (257, 300, 1030, last):
+                whole = rows(256, at)  # as a prompt; then the same rows in pieces, which write the same keys again
                 for n in (1, 6, 16, 33, 64, 65, 130):
-                    wrong[det] += not np.array_equal(rows(n, at - 200 + n), whole[:n])
-                wrong[det] += not np.array_equal(rows(200, at), whole)
+                    wrong[det] += not np.array_equal(rows(n, at - 256 + n), whole[:n])
+                wrong[det] += not np.array_equal(rows(256, at), whole)
                 alone = first_of(1, at, 0)
                 for n in (1, 2, 9, 40, 64, most):  # one and two: a step as one kernel, where there is one
                     wrong[det] += not np.array_equal(first_of(n, at), alone)
