@@ -176,6 +176,24 @@ def check_feed_forward(seed):
     if mine(["as F8"]):
         group("feed-forward BF16 as F8", 3 * F8, [
             lambda r=r: ops.feed_forward("cuda", "BF16", r, 512, 1024, seed + r, fp8=True) for r in rows])
+    check_many(seed)
+
+
+MANY_SHAPES = ((256, 768), (72, 1000), (1096, 520), (200, 2600))
+
+
+def check_many(seed):
+    """Gate and up of many rows as one kernel: odd widths, biases, both gates."""
+    counts, shapes = of((65, 96, 128, 129, 200, 256, 257, 300, 1000), (65, 257)), of(MANY_SHAPES, MANY_SHAPES[1:2])
+    ops.prefer("many")
+    for dtype, glu in mine([(t, glu) for t in ("BF16", "F16") for glu in (ops.silu, ops.gelu)]):
+        cases = []
+        for i, r in enumerate(counts):
+            for j, s in enumerate(shapes if r < 1000 else shapes[:1]):
+                cases.append(lambda r=r, s=s, b=(i + j) % 2 == 0, g=glu: ops.feed_forward(
+                    "cuda", dtype, r, *s, seed + r, glu=g, biased=b))
+        group(f"many {glu.__name__} {dtype}, {len(cases)} cases", 4 * PRODUCTS[dtype], cases)
+    ops.prefer("table")
 
 
 def shape(n_heads, n_kv_heads, head_dim, window=0, cap=0.0, rope=ops.ROPE_HALVES, rope_dims=None, qk_norm=0, block=16):
@@ -457,8 +475,8 @@ def check_deterministic(_seed):
     lib = bench_library()
     small_one, large_one = of(("llama-3.2-1b", "llama-3.1-8b"), ("small-64", "small-128"))
     most, last = of((150, 2900), (9, 300))  # sequences, and where they are: each has blocks of its own
-    places, counts = of((203, 300, 1030, last), (last,)), of((1, 6, 16, 33, 64, 65, 130), (1, 6, 33))
-    prompt = of(200, 70)
+    places, counts = of((257, 300, 1030, last), (last,)), of((1, 6, 16, 33, 64, 65, 130), (1, 6, 33))
+    prompt = of(256, 70)
     kinds = ((small_one, "BF16", 0, "BF16"), of((small_one, "BF16", 1, "BF16"), (large_one, "BF16", 1, "F8_E4M3")),
              (small_one, "BF16", 1, "F8_E4M3"), (small_one, "Q4_K", 0, "Q8_0"), (small_one, "F16", 0, "F16"),
              (large_one, "BF16", 0, "BF16"))

@@ -10,6 +10,7 @@
  * have no turn. */
 #include "cuda/attend_bring.cuh"
 #include "cuda/attend_chunks.cuh"
+#include "cuda/turn.cuh"
 
 #define THREADS (3 * GROUP)
 
@@ -245,22 +246,6 @@ struct Wide : Tiles<CacheRows<CachePlain<typename C::Type>, D, KEYS>, 1, KEYS, D
             __syncwarp();
             if (threadIdx.x % 32 == 0)
                 barrier_arrive(&r.b[FREE + (2 * i + 1) % PLACES]);
-        }
-    }
-
-    /* Four words of each lane of four become the same word of all four. */
-    static __device__ __forceinline__ void turn_words(uint32_t (&x)[4])
-    {
-        const uint32_t t = threadIdx.x % 4;
-#pragma unroll
-        for (int step = 2; step > 0; step /= 2) {
-            const bool high = (t & step) != 0;
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const int low = step == 2 ? k : 2 * k, up = low + step;
-                const uint32_t other = __shfl_xor_sync(ALL_LANES, high ? x[low] : x[up], step);
-                (high ? x[low] : x[up]) = other;
-            }
         }
     }
 

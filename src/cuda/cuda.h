@@ -8,10 +8,10 @@
  * Activations are rounded to f16 before a product (bf16 beside BF16 weights, e4m3 per row in F8 products of many rows)
  * and accumulated in f32. Sums are taken in an order that depends on the shape of the batch, so tokens agree with the
  * CPU to rounding, not bit for bit. With dev_options.deterministic every row's sums are taken in an order of its own
- * (law 1 of ops.h): 16-bit float products as one chain over k (flow.cuh, and the library without cut sums), others by
- * one kernel for any number of rows (slim.cuh); attention over cuts at fixed positions, joined ascending, by kernels
- * that give the same bits (attend_chunks.cuh, attend_whole); no resident kernel. F32 caches and other head sizes go the
- * simple way, which is a row's own anyway.
+ * (law 1 of ops.h): 16-bit float products as one chain over k (flow.cuh, many.cuh, and the library without cut sums),
+ * others by one kernel for any number of rows (slim.cuh); attention over cuts at fixed positions, joined ascending, by
+ * kernels that give the same bits (attend_chunks.cuh, attend_whole); no resident kernel. F32 caches and other head
+ * sizes go the simple way, which is a row's own anyway.
  *
  * Errors: every CUDA call is checked; the first failure is kept and comes out of dev_wait for ever after.
  *
@@ -49,7 +49,15 @@ void cuda_allow_wide(bool allow);
 
 /* Which kernels make products from now on, for measuring them against each other: those that the table of products.cu
  * names, or one kind wherever it can. */
-enum cuda_way { CUDA_WAY_TABLE, CUDA_WAY_SKINNY, CUDA_WAY_SLIM, CUDA_WAY_LIBRARY, CUDA_WAY_FLOW, CUDA_WAY_EVEN };
+enum cuda_way {
+    CUDA_WAY_TABLE,
+    CUDA_WAY_SKINNY,
+    CUDA_WAY_SLIM,
+    CUDA_WAY_LIBRARY,
+    CUDA_WAY_FLOW,
+    CUDA_WAY_EVEN,
+    CUDA_WAY_MANY,
+};
 void cuda_prefer(enum cuda_way way);
 
 /* For tests: devices that are opened from now on choose, of the library's algorithms for a product, the last that works

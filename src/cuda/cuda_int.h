@@ -235,6 +235,8 @@ void cuda_product(struct dev *d, const struct product *p);
 /* Whether a product of so many rows with this matrix is better made by cuda_skinny, and by which of its kernels. */
 bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows);
 enum cuda_way cuda_way_of(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in, uint32_t n_rows);
+/* Whether gate and up of so many rows, both of this shape, are better made by cuda_many. */
+bool cuda_is_many(const struct dev *d, const struct matrix *m, uint32_t n_rows);
 /* Whether the library's sums, where it does not cut them, are those of flow.cuh on this card, bit for bit. */
 bool cuda_is_chained(struct dev *d);
 /* Whether a product of so many rows with any F8 matrix reads e4m3: of the number of rows alone. */

@@ -1,5 +1,5 @@
-/* The gated feed-forward's first half. Few rows: one kernel makes both products and the gate. Many: gate and up as one
- * product when they lie behind each other, then the gate. */
+/* The gated feed-forward's first half. Few rows, and many with 16-bit floats: one kernel makes both products and the
+ * gate. Otherwise gate and up as one product when they lie behind each other, then the gate. */
 #include "cuda/rows_f8.cuh"
 #include "cuda/skinny.h"
 
@@ -117,7 +117,8 @@ __global__ static void glu_odd_kernel(
     }
 }
 
-static void gate_up_skinny(struct dev *d, const struct batch *b, const struct gate_up_args *a)
+/* Both products and the gate as one; rounds: the products become bf16 first. */
+static struct skinny_job gate_up_job(const struct batch *b, const struct gate_up_args *a, bool rounds)
 {
     const struct matrix *gate = matrix_of(a->gate), *up = matrix_of(a->up);
     struct skinny_job j = {};
@@ -134,26 +135,33 @@ static void gate_up_skinny(struct dev *d, const struct batch *b, const struct ga
     j.act = skinny_act(gate->format, a->in);
     j.n_rows = b->n_rows;
     j.glu = a->glu;
-    j.rounds = d->deterministic && j.n_out % 4 == 0 && cuda_gives_bf16(d, gate) && cuda_gives_bf16(d, up);
+    j.rounds = rounds;
     const struct act_rows out = act_rows_of(a->out, a->forms);
     j.act_f32 = out.f32;
     j.act_f16 = out.f16;
     j.act_bf16 = out.bf16;
-    if (!resident_product(d, gate->format, &j, a->in))
-        cuda_skinny(d, gate->format, &j);
+    return j;
 }
 
 void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args *a)
 {
     const struct matrix *gate = matrix_of(a->gate), *up = matrix_of(a->up);
     const uint32_t n = a->gate->n_out;
+    const bool gives_bf16 = n % 4 == 0 && cuda_gives_bf16(d, gate) && cuda_gives_bf16(d, up);
     cuda_trace(d, a->gate, b->n_rows);
     if (gate->format == up->format && cuda_is_skinny(d, gate, b->n_rows)) {
-        gate_up_skinny(d, b, a);
+        const struct skinny_job j = gate_up_job(b, a, d->deterministic && gives_bf16);
+        if (!resident_product(d, gate->format, &j, a->in))
+            cuda_skinny(d, gate->format, &j);
         return;
     }
-    const bool bf16 = n % 4 == 0 && cuda_gives_bf16(d, gate) && cuda_gives_bf16(d, up) &&
-                      !cuda_is_skinny(d, gate, b->n_rows) && !cuda_is_skinny(d, up, b->n_rows);
+    if (gate->format == up->format && a->forms == (gate->format == FORMAT_F16 ? ACT_F16 : ACT_BF16) &&
+        cuda_is_many(d, gate, b->n_rows)) {
+        const struct skinny_job j = gate_up_job(b, a, false); /* which rounds by itself */
+        cuda_many(d, gate->format, &j);
+        return;
+    }
+    const bool bf16 = gives_bf16 && !cuda_is_skinny(d, gate, b->n_rows) && !cuda_is_skinny(d, up, b->n_rows);
     const bool unscaled = bf16 && cuda_leaves_scales(d, gate, b->n_rows) && cuda_leaves_scales(d, up, b->n_rows);
     const size_t bytes = bf16 ? 2 : 4;
     if (cuda_adjacent(a->gate, a->up)) {

@@ -153,6 +153,14 @@ __device__ __forceinline__ void cluster_meet()
 #endif
 }
 
+/* Everybody of the cluster is here; nothing is said about what was written. */
+__device__ __forceinline__ void cluster_gather()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
 /* What lies at the same place in block `rank` of the cluster. */
 __device__ __forceinline__ float cluster_read(const float *shared, uint32_t rank)
 {
@@ -258,11 +266,18 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
+__device__ __forceinline__ float reciprocal_fast(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 __device__ __forceinline__ float glu_of(float gate, float up, enum glu kind)
 {
-    /* the quotient's own rule for divisors beyond 2^126 is the limit: nothing */
+    /* beyond 2^126 the reciprocal is the limit: nothing */
     const float y = kind == GLU_SILU
-                        ? __fdividef(gate, 1.0f + exp2_fast(-gate * LOG2E))
+                        ? gate * reciprocal_fast(1.0f + exp2_fast(-gate * LOG2E))
                         : 0.5f * gate * (1.0f + tanhf(0.797884561f * (gate + 0.044715f * gate * gate * gate)));
     return y * up;
 }

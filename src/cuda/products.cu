@@ -1,7 +1,8 @@
 /* Matrix products. Few rows: our own kernel (skinny.h), which reads each weight once in the layout it lies in. Many
- * rows: cuBLASLt. Row-major out[T][n_out] = in[T][k] x w[n_out][k]^T is, in its column-major terms, C (n_out x T) = W^T
- * x A with W and A stored as k x n_out and k x T: one transposed operand, no copies. Quantised weights are made f16
- * some thousand rows at a time for it; F8 weights meet activations that were scaled to e4m3 row by row.
+ * rows: cuBLASLt, but for gate and up (many.cuh). Row-major out[T][n_out] = in[T][k] x w[n_out][k]^T is, in its
+ * column-major terms, C (n_out x T) = W^T x A with W and A stored as k x n_out and k x T: one transposed operand, no
+ * copies. Quantised weights are made f16 some thousand rows at a time for it; F8 weights meet activations that were
+ * scaled to e4m3 row by row.
  *
  * The algorithm for a shape is the one that was measured to be the fastest (choose.cu), or the library's first; it is
  * looked up once and remembered. */
@@ -31,7 +32,8 @@ static struct few_rows few_rows_of(enum format f)
     }
 }
 
-#define EVEN_LEAST 3 /* rows from which even is the faster, where it can be */
+#define EVEN_LEAST 3  /* rows from which even is the faster, where it can be */
+#define MANY_LEAST 65 /* and many */
 
 #define SKINNY_MOST 16 /* rows that its kernel takes at a time */
 
@@ -80,6 +82,17 @@ enum cuda_way cuda_way_of(const struct dev *d, enum format format, uint32_t n_ou
 bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows)
 {
     return cuda_way_of(d, m->format, m->n_out, m->n_in, n_rows) != CUDA_WAY_LIBRARY;
+}
+
+/* With --deterministic where the library may be used, whose sums they are. */
+bool cuda_is_many(const struct dev *d, const struct matrix *m, uint32_t n_rows)
+{
+    if (!many_has(d, m->format, m->n_out, m->n_in) || cuda_is_skinny(d, m, n_rows))
+        return false;
+    if (d->deterministic && (!d->chained || !flow_has(d, m->format, m->n_in)))
+        return false;
+    return preferred == CUDA_WAY_MANY ||
+           (preferred == CUDA_WAY_TABLE && n_rows >= MANY_LEAST && many_fills(d, m->n_out, n_rows));
 }
 
 bool cuda_f8_rows(const struct dev *d, uint32_t n_rows)

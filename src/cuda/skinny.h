@@ -74,6 +74,12 @@ bool even_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t 
 bool even_has_heads(uint32_t head_dim, uint32_t rope_dims, enum rope_style rope);
 void cuda_even(struct dev *d, enum format format, const struct skinny_job *j);
 
+/* many.cu: gate and up with 16-bit floats, for any number of rows, into rows of the same type; and whether its tiles
+ * for so many rows keep the card busy. */
+bool many_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in);
+bool many_fills(const struct dev *d, uint32_t n_out, uint32_t n_rows);
+void cuda_many(struct dev *d, enum format format, const struct skinny_job *j);
+
 /* The families. nt is 1 or 2: blocks of 8 activation rows. */
 void skinny_plain(struct dev *d, enum format format, uint32_t nt, dim3 grid, const struct skinny_job *j);
 void skinny_bytes(struct dev *d, enum format format, uint32_t nt, dim3 grid, const struct skinny_job *j);

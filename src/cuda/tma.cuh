@@ -38,7 +38,7 @@ __device__ __forceinline__ uint32_t shared_at(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* ---- barriers in shared memory -------------------------------------------------------------------------------------
+/* ---- barriers in shared memory: by pointer, or by address where much is done with it -------------------------------
  */
 
 __device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t arrivals)
@@ -54,11 +54,16 @@ __device__ __forceinline__ void barrier_arrive(uint64_t *b)
 }
 
 /* An arrival, and so many bytes to come. */
-__device__ __forceinline__ void barrier_arrive_expect(uint64_t *b, uint32_t bytes)
+__device__ __forceinline__ void barrier_arrive_expect(uint32_t at, uint32_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 #endif
+}
+
+__device__ __forceinline__ void barrier_arrive_expect(uint64_t *b, uint32_t bytes)
+{
+    barrier_arrive_expect(shared_at(b), bytes);
 }
 
 /* The barrier's round of this parity is over: whether; and wait until. */
@@ -74,17 +79,22 @@ __device__ __forceinline__ bool barrier_is_over(uint64_t *b, uint32_t parity)
     return done != 0;
 }
 
-__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
+__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity)
 {
 #if __CUDA_ARCH__ >= 900
     uint32_t done;
     do
         asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                      : "=r"(done)
-                     : "r"(shared_at(b)), "r"(parity)
+                     : "r"(at), "r"(parity)
                      : "memory");
     while (done == 0);
 #endif
+}
+
+__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
+{
+    barrier_wait(shared_at(b), parity);
 }
 
 /* Barriers that were just made are seen by the copy engine too. */

@@ -12,10 +12,14 @@
 
 #include "cuda/kernels.cuh"
 
+__device__ __forceinline__ uint64_t wgmma_at(uint32_t at, uint32_t rows, uint32_t columns)
+{
+    return (at & 0x3ffff) >> 4 | (uint64_t)(columns >> 4) << 16 | (uint64_t)(rows >> 4) << 32 | (uint64_t)1 << 62;
+}
+
 __device__ __forceinline__ uint64_t wgmma_at(const void *shared, uint32_t rows, uint32_t columns)
 {
-    const uint64_t at = (uint32_t)__cvta_generic_to_shared(shared);
-    return (at & 0x3ffff) >> 4 | (uint64_t)(columns >> 4) << 16 | (uint64_t)(rows >> 4) << 32 | (uint64_t)1 << 62;
+    return wgmma_at((uint32_t)__cvta_generic_to_shared(shared), rows, columns);
 }
 
 /* This thread's writes to shared memory are seen by the matrix unit. */
@@ -42,11 +46,11 @@ __device__ __forceinline__ void wgmma_commit()
 #endif
 }
 
-/* and is done here. */
-__device__ __forceinline__ void wgmma_wait()
+/* and is done here, all but the newest LEFT of it. */
+template <int LEFT = 0> __device__ __forceinline__ void wgmma_wait()
 {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 #endif
 }
 
@@ -73,7 +77,7 @@ template <int N> __device__ __forceinline__ void warpgroup_registers_up()
 #endif
 }
 
-/* The sums of eight neighbouring columns of eight, and the names of the first 32 and 64 of them. */
+/* The sums of eight neighbouring columns of eight, and the names of the first 32 and more of them. */
 #define SUMS_OF(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define SUMS(c, i)                                                                                                     \
     SUMS_OF(c, i), SUMS_OF(c, i + 1), SUMS_OF(c, i + 2), SUMS_OF(c, i + 3), SUMS_OF(c, i + 4), SUMS_OF(c, i + 5),      \
@@ -86,6 +90,19 @@ template <int N> __device__ __forceinline__ void warpgroup_registers_up()
     ", "                                                                                                               \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                                 \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_96                                                                                                       \
+    NAMES_64                                                                                                           \
+    ", "                                                                                                               \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                                 \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_112                                                                                                      \
+    NAMES_96                                                                                                           \
+    ", "                                                                                                               \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define NAMES_128                                                                                                      \
+    NAMES_112                                                                                                          \
+    ", "                                                                                                               \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define NAMES_4  "%0, %1, %2, %3"
 #define NAMES_8  NAMES_4 ", %4, %5, %6, %7"
 #define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -95,7 +112,7 @@ template <int N> __device__ __forceinline__ void warpgroup_registers_up()
 #define WGMMA(...) (void)0
 #endif
 
-/* rows: c (64 x 8, 16, 32 or 64) = or += a x b^T, 16 elements of each: rows of both are k.
+/* rows: c (64 x 8, 16, 32, 192, 224 or 256) = or += a x b^T, 16 elements of each: rows of both are k.
  * keys: c (64 x 128) = or += a x b^T, 16 elements of each: rows of both are k.
  * values: c (64 x 64, or 128) = or += a x b: 16 rows of b are k, its columns lie behind each other. */
 #define WGMMA_ROWS(T, type, NT, shape, names, a_at, b_at, adds_at, ...)                                                \
@@ -111,6 +128,11 @@ template <int N> __device__ __forceinline__ void warpgroup_registers_up()
     WGMMA_ROWS(T, type, 2, "n16", NAMES_8, "%8", "%9", "%10", SUMS_OF(c, 0), SUMS_OF(c, 1))                            \
     WGMMA_ROWS(                                                                                                        \
         T, type, 4, "n32", NAMES_16, "%16", "%17", "%18", SUMS_OF(c, 0), SUMS_OF(c, 1), SUMS_OF(c, 2), SUMS_OF(c, 3))  \
+    WGMMA_ROWS(T, type, 24, "n192", NAMES_96, "%96", "%97", "%98", SUMS(c, 0), SUMS(c, 8), SUMS(c, 16))                \
+    WGMMA_ROWS(T, type, 28, "n224", NAMES_112, "%112", "%113", "%114", SUMS(c, 0), SUMS(c, 8), SUMS(c, 16),            \
+        SUMS_OF(c, 24), SUMS_OF(c, 25), SUMS_OF(c, 26), SUMS_OF(c, 27))                                                \
+    WGMMA_ROWS(                                                                                                        \
+        T, type, 32, "n256", NAMES_128, "%128", "%129", "%130", SUMS(c, 0), SUMS(c, 8), SUMS(c, 16), SUMS(c, 24))      \
     __device__ __forceinline__ void wgmma_keys(T, float(&c)[16][4], uint64_t a, uint64_t b, bool adds)                 \
     {                                                                                                                  \
         WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\twgmma.mma_async.sync.aligned.m64n128k16.f32." type      \
@@ -139,6 +161,9 @@ WGMMA_OF(__nv_bfloat16, "bf16.bf16")
 #undef WGMMA_OF
 #undef WGMMA
 #undef WGMMA_ROWS
+#undef NAMES_128
+#undef NAMES_112
+#undef NAMES_96
 #undef NAMES_64
 #undef NAMES_32
 #undef NAMES_16

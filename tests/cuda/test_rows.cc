@@ -32,6 +32,14 @@ bool cuda_is_skinny(const struct dev *, const struct matrix *, uint32_t)
 {
     return false;
 }
+bool cuda_is_many(const struct dev *, const struct matrix *, uint32_t)
+{
+    return false;
+}
+void cuda_many(struct dev *, enum format, const struct skinny_job *)
+{
+    expect(false, "no product is made here");
+}
 bool cuda_f8_rows(const struct dev *, uint32_t n_rows)
 {
     return n_rows >= f8_from;

@@ -29,7 +29,7 @@ def record(on):
     library().quern_op_record(int(on))
 
 
-WAYS = {"table": 0, "skinny": 1, "slim": 2, "library": 3, "flow": 4, "even": 5}
+WAYS = {"table": 0, "skinny": 1, "slim": 2, "library": 3, "flow": 4, "even": 5, "many": 6}
 
 
 def prefer(way):
@@ -83,8 +83,13 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
-def feed_forward(backend, dtype, rows, n, ffn, seed, experts=0, top_k=0, fp8=False):
-    """The same for x + down(silu(gate) * up), dense or as a mixture; without x, which would hide errors."""
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(0.797884561 * (x + 0.044715 * x ** 3)))
+
+
+def feed_forward(backend, dtype, rows, n, ffn, seed, experts=0, top_k=0, fp8=False, glu=silu, biased=False):
+    """The same for x + down(glu(gate) * up), dense or as a mixture; without x, which would hide errors. biased: gate
+    and up of a dense one have biases."""
     random = np.random.default_rng(seed)
     mats = max(experts, 1)
 
@@ -94,21 +99,24 @@ def feed_forward(backend, dtype, rows, n, ffn, seed, experts=0, top_k=0, fp8=Fal
     x = random.standard_normal((rows, n), dtype=np.float32)
     router = weights(mats, n) * 3
     gate, up, down = weights(mats, ffn, n), weights(mats, ffn, n), weights(mats, n, ffn)
+    biases = random.standard_normal((2, ffn), dtype=np.float32) * int(biased)
     got = x.copy()
-    code = library().quern_op_feed_forward(backend.encode(), dtype.encode(), int(fp8), rows, n, ffn, experts, top_k,
-                                           pointer(router), pointer(gate), pointer(up), pointer(down), pointer(got))
+    code = library().quern_op_feed_forward(
+        backend.encode(), dtype.encode(), int(fp8), rows, n, ffn, experts, top_k, pointer(router), pointer(gate),
+        pointer(up), pointer(down), pointer(got), int(glu is gelu), pointer(biases) if biased else None)
     if code != 0:
         raise RuntimeError(f"feed-forward failed with {code}")
     a = normed(x)
     want = np.zeros((rows, n))
-    logits = a @ router.astype(np.float64).T
+    gate, up, down, router = (w.astype(np.float64) for w in (gate, up, down, router))
+    logits = a @ router.T
     for row in range(rows):
         chosen = np.argsort(-logits[row], kind="stable")[:top_k] if experts else [0]
         share = np.exp(logits[row, chosen] - logits[row, chosen].max())
         share = share / share.sum() if experts else [1.0]
         for e, s in zip(chosen, share):
-            h = silu(gate[e].astype(np.float64) @ a[row]) * (up[e].astype(np.float64) @ a[row])
-            want[row] += s * (down[e].astype(np.float64) @ h)
+            h = glu(gate[e] @ a[row] + biases[0]) * (up[e] @ a[row] + biases[1])
+            want[row] += s * (down[e] @ h)
     return got.astype(np.float64) - x, want
 
 

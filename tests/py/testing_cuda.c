@@ -251,6 +251,7 @@ EXPORT int quern_op_product(const char *name, const char *dtype_text, int fp8, u
 
 struct feed_test {
     struct weight gate, up, down, router; /* no router: dense */
+    enum glu glu;
     uint32_t n, top_k, *expert;
     float *x, *gain, *scratch, *weight;
     struct acts *in, *hidden;
@@ -266,6 +267,7 @@ static void feed_ops(struct rig *r, void *ctx, uint32_t rows)
             &(struct gate_up_args){.in = t->in,
                 .gate = &t->gate,
                 .up = &t->up,
+                .glu = t->glu,
                 .scratch = t->scratch,
                 .forms = t->down.wants,
                 .out = t->hidden});
@@ -293,13 +295,14 @@ static void feed_ops(struct rig *r, void *ctx, uint32_t rows)
             .x = t->x});
 }
 
-/* x [rows][n] += (silu(a x gate) * (a x up)) x down with a = norm(x); experts > 0: a mixture, routed by router. */
+/* x [rows][n] += (glu(a x gate) * (a x up)) x down with a = norm(x); experts > 0: a mixture, routed by router. gelu:
+ * that kind instead of silu; biases [2][ffn] of gate and up, or NULL: both of dense ones alone. */
 EXPORT int quern_op_feed_forward(const char *name, const char *dtype_text, int fp8, uint32_t rows, uint32_t n,
     uint32_t ffn, uint32_t experts, uint32_t top_k, float *router_w, float *gate_w, float *up_w, float *down_w,
-    float *x)
+    float *x, int gelu, const float *biases)
 {
     struct rig r;
-    struct feed_test t = {.n = n, .top_k = experts > 0 ? top_k : 1};
+    struct feed_test t = {.glu = gelu != 0 ? GLU_GELU : GLU_SILU, .n = n, .top_k = experts > 0 ? top_k : 1};
     enum dtype dtype;
     const uint32_t mats = experts > 0 ? experts : 1, room = rig_room(rows), k = t.top_k;
     if (dtype_by_name(str_of(dtype_text), &dtype, NULL) == OK && rig_open(&r, name, room, fp8 != 0) &&
@@ -313,6 +316,10 @@ EXPORT int quern_op_feed_forward(const char *name, const char *dtype_text, int f
         t.weight = rig_memory(&r, NULL, (size_t)room * k * sizeof *t.weight);
         t.in = rig_acts(&r, room, n, t.gate.wants | t.up.wants | t.router.wants);
         t.hidden = rig_acts(&r, room * k, ffn, t.down.wants);
+        if (biases != NULL) {
+            t.gate.bias = rig_memory(&r, biases, ffn * sizeof *biases);
+            t.up.bias = rig_memory(&r, biases + ffn, ffn * sizeof *biases);
+        }
         rig_rehearse(&r, feed_ops, &t);
         r.ops->dev_write(r.d, t.x, x, (size_t)rows * n * sizeof *x);
         rig_begin(&r, rows);
