@@ -16,6 +16,9 @@
  * attention of the next layer included. The sequences, the table and copies of blocks come by copies, before a step's
  * first kernel, which starts when they are done. What remains is the attention right behind the plan: it waits first.
  *
+ * Where the product behind it is even.cuh's, which asks for its first weights before its own wait, that is let onto the
+ * chip at once: with as few rows as it takes half of the places are free.
+ *
  * Both products are turned: positions, then elements of the values, are the tall side of the matrix unit's tile, and
  * the (row, query head) pairs that share the kv head its 8 columns, so that one row of a few heads leaves less of the
  * tile unused. Weights come out of the first product turned and are turned back in registers. Maxima are compared by a
@@ -393,10 +396,10 @@ template <class C, int D, int Q> struct Team {
 };
 
 /* Q: times 8 (row, head) pairs of a tile. draws: how often a block has drawn an item, and how many blocks will not draw
- * again; zero between kernels. asks_early: see above. */
+ * again; zero between kernels. asks_early, lets_in: see above. */
 template <class C, int D, int Q>
 __global__ void __launch_bounds__(THREADS, blocks_of(C::SCALED, D, 8 * Q))
-    team_kernel(const __grid_constant__ struct attend_job j, uint32_t *draws, bool asks_early)
+    team_kernel(const __grid_constant__ struct attend_job j, uint32_t *draws, bool asks_early, bool lets_in)
 {
     using S = Team<C, D, Q>;
     SHARED_ROOM(memory);
@@ -419,8 +422,11 @@ __global__ void __launch_bounds__(THREADS, blocks_of(C::SCALED, D, 8 * Q))
             launch_wait();
         if (is_seen)
             S::begin(j, w, ring, ask);
-        if (is_first)
+        if (is_first) {
             launch_wait();
+            if (lets_in)
+                launch_next();
+        }
         if (is_seen)
             S::stream(j, w, ring, ask);
         if (draw && threadIdx.x == 0)
@@ -449,7 +455,8 @@ static uint32_t pairs_of(const struct batch *b, const struct attend_job *j)
 template <class C, int D, int Q> static void run_pairs(struct dev *d, const struct attend_job *j, bool is_planned)
 {
     cuda_launch(d, team_kernel<C, D, Q>, dim3(d->n_sms * blocks_of(C::SCALED, D, 8 * Q)), THREADS,
-        (size_t)WARPS * Team<C, D, Q>::RING, *j, j->arrived + (size_t)d->rows_max * j->n_kv_heads, !is_planned);
+        (size_t)WARPS * Team<C, D, Q>::RING, *j, j->arrived + (size_t)d->rows_max * j->n_kv_heads, !is_planned,
+        d->is_even);
 }
 
 template <class C, int D> static void run(struct dev *d, const struct attend_job *j, uint32_t pairs, bool is_planned)
