@@ -13,12 +13,12 @@ void cuda_trace_start(struct dev *d)
 void cuda_trace(struct dev *d, const struct weight *w, uint32_t n_rows)
 {
     const struct matrix *m = matrix_of(w);
+    d->is_even = cuda_way_of(d, m->format, m->n_out, m->n_in, n_rows) == CUDA_WAY_EVEN;
     if (d->trace_at == TRACE_MAX)
         return;
     struct ahead *a = &d->trace[d->trace_at++];
     a->p = m->data;
-    const bool asks_itself = cuda_way_of(d, m->format, m->n_out, m->n_in, n_rows) == CUDA_WAY_EVEN;
-    a->bytes = w->n_mats == 1 && m->row_bytes % 16 == 0 && !asks_itself ? (uint64_t)m->row_bytes * m->n_out : 0;
+    a->bytes = w->n_mats == 1 && m->row_bytes % 16 == 0 && !d->is_even ? (uint64_t)m->row_bytes * m->n_out : 0;
 }
 
 struct ahead cuda_ahead(const struct dev *d, uint64_t most)

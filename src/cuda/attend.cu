@@ -87,14 +87,14 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
         return;
     }
     const struct cut cut = fixed ? attend_cut(d, &j) : attend_team_cut(d, b, &j);
-    attend_plan(d, b, j.per_kv, tile_rows, &cut);
+    const bool is_planned = attend_plan(d, b, j.per_kv, tile_rows, &cut);
     if (b->n_seqs > 1 || attend_is_few(b->n_rows, j.per_kv)) {
         if (chunks)
             attend_chunks(d, &j);
         else if (fixed)
             attend_decode(d, b, &j);
         else
-            attend_team(d, b, &j);
+            attend_team(d, b, &j, is_planned);
     }
     const bool may_be_tiles =
         b->n_rows > 1 || (uint64_t)kv->n_blocks * kv->block_tokens > (uint64_t)PARTS_MAX * cut.unit;

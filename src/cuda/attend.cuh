@@ -199,12 +199,12 @@ template <int THREADS> __device__ inline bool attend_is_last(uint32_t *counter, 
 }
 
 /* Launchers: attend_plan.cu, attend_decode.cu, attend_team.cu, attend_prefill.cu, attend_wide.cu, attend_chunks.cu,
- * attend_simple.cu. */
-void attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, const struct cut *cut);
+ * attend_simple.cu. The plan: whether there was none of this step yet. */
+bool attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, const struct cut *cut);
 uint32_t attend_tile_rows(uint32_t head_dim, uint32_t per_kv);
-/* Few rows where cuts may depend on the batch. */
+/* Few rows where cuts may depend on the batch. is_planned: the plan has been made right before. */
 struct cut attend_team_cut(const struct dev *d, const struct batch *b, const struct attend_job *j);
-void attend_team(struct dev *d, const struct batch *b, const struct attend_job *j);
+void attend_team(struct dev *d, const struct batch *b, const struct attend_job *j, bool is_planned);
 /* Few rows in fixed cuts. */
 struct cut attend_cut(const struct dev *d, const struct attend_job *j);
 void attend_decode(struct dev *d, const struct batch *b, const struct attend_job *j);

@@ -9,6 +9,16 @@
  *
  * Keys and values of a group of positions come by turns through the ring.
  *
+ * What a warp reads first has been written long ago: the plan, the block table, groups of positions older than the rows
+ * of this step. So it asks for it before launch_wait. That takes more than that the kernel before this one has waited:
+ * kernels let the next in before their own wait, so several before it may still run. But this kernel lets the next in
+ * behind its wait; so whatever came before the attention of one layer has ended before anything behind it begins, the
+ * attention of the next layer included. The sequences, the table and copies of blocks come by copies, before a step's
+ * first kernel, which starts when they are done. What remains is the attention right behind the plan: it waits first.
+ *
+ * Where the product behind it is even.cuh's, which asks for its first weights before its own wait, that is let onto the
+ * chip at once: with as few rows as it takes half of the places are free.
+ *
  * Both products are turned: positions, then elements of the values, are the tall side of the matrix unit's tile, and
  * the (row, query head) pairs that share the kv head its 8 columns, so that one row of a few heads leaves less of the
  * tile unused. Weights come out of the first product turned and are turned back in registers. Maxima are compared by a
@@ -328,16 +338,27 @@ template <class C, int D, int Q> struct Team {
         }
     }
 
-    /* A warp's share, from the first byte to its sums, which it shows to the others. */
-    static __device__ __forceinline__ void stream(
-        const struct attend_job &j, const struct team_work &w, unsigned char *ring)
+    /* What begin asks for is older than the rows of this step, of which a sequence that is decoded has few. */
+    static __device__ __forceinline__ bool is_old(const struct team_work &w)
     {
-        constexpr int ROOM = Rows::ROOM;
-        Ask ask;
+        return min(w.hi, w.lo + 2 * GROUP) + DECODE_PAIRS <= w.s.n_kv;
+    }
+
+    /* The ring is filled with the first of a warp's share. */
+    static __device__ __forceinline__ void begin(
+        const struct attend_job &j, const struct team_work &w, unsigned char *ring, Ask &ask)
+    {
         ask_first(j, w, ask);
         ask_keys(j, w, ring, ask);
-        ask_values(j, w, ring + ROOM, ask);
-        ask_keys(j, w, ring + 2 * ROOM, ask);
+        ask_values(j, w, ring + Rows::ROOM, ask);
+        ask_keys(j, w, ring + 2 * Rows::ROOM, ask);
+    }
+
+    /* The share, to its sums, which the warp shows to the others. */
+    static __device__ __forceinline__ void stream(
+        const struct attend_job &j, const struct team_work &w, unsigned char *ring, Ask &ask)
+    {
+        constexpr int ROOM = Rows::ROOM;
         uint32_t q[D / 16][4];
         float top[2 * Q], sum[2 * Q] = {}, out[TILES][Q][4] = {}, most[2 * Q];
         const float factor = j.cap > 0.0f ? 1.0f : j.scale * LOG2E;
@@ -375,25 +396,39 @@ template <class C, int D, int Q> struct Team {
 };
 
 /* Q: times 8 (row, head) pairs of a tile. draws: how often a block has drawn an item, and how many blocks will not draw
- * again; zero between kernels. */
+ * again; zero between kernels. asks_early, lets_in: see above. */
 template <class C, int D, int Q>
 __global__ void __launch_bounds__(THREADS, blocks_of(C::SCALED, D, 8 * Q))
-    team_kernel(const __grid_constant__ struct attend_job j, uint32_t *draws)
+    team_kernel(const __grid_constant__ struct attend_job j, uint32_t *draws, bool asks_early, bool lets_in)
 {
     using S = Team<C, D, Q>;
     SHARED_ROOM(memory);
     __shared__ uint32_t drawn;
     unsigned char *rings = (unsigned char *)memory;
     look_ahead(j.ahead, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS);
-    launch_wait();
+    if (!asks_early)
+        launch_wait();
     const uint32_t n = j.plan->n_items * j.n_kv_heads, split = j.plan->split;
     const bool draw = n > gridDim.x;
+    if (blockIdx.x >= n)
+        launch_wait();
     for (uint32_t i = blockIdx.x; i < n;) {
         const struct plan_item item = j.items[i / j.n_kv_heads];
+        unsigned char *ring = rings + threadIdx.x / 32 * S::RING;
         struct team_work w;
-        const bool is_seen = S::work_of(j, item, i % j.n_kv_heads, split, w);
+        typename S::Ask ask;
+        const bool is_seen = S::work_of(j, item, i % j.n_kv_heads, split, w), is_first = i == blockIdx.x;
+        if (is_first && !S::is_old(w))
+            launch_wait();
         if (is_seen)
-            S::stream(j, w, rings + threadIdx.x / 32 * S::RING);
+            S::begin(j, w, ring, ask);
+        if (is_first) {
+            launch_wait();
+            if (lets_in)
+                launch_next();
+        }
+        if (is_seen)
+            S::stream(j, w, ring, ask);
         if (draw && threadIdx.x == 0)
             drawn = gridDim.x + atomicAdd(draws, 1u);
         __syncthreads();
@@ -417,18 +452,19 @@ static uint32_t pairs_of(const struct batch *b, const struct attend_job *j)
     return j->per_kv > 8 || (most > 8 && most <= DECODE_PAIRS) ? 16 : 8;
 }
 
-template <class C, int D, int Q> static void run_pairs(struct dev *d, const struct attend_job *j)
+template <class C, int D, int Q> static void run_pairs(struct dev *d, const struct attend_job *j, bool is_planned)
 {
     cuda_launch(d, team_kernel<C, D, Q>, dim3(d->n_sms * blocks_of(C::SCALED, D, 8 * Q)), THREADS,
-        (size_t)WARPS * Team<C, D, Q>::RING, *j, j->arrived + (size_t)d->rows_max * j->n_kv_heads);
+        (size_t)WARPS * Team<C, D, Q>::RING, *j, j->arrived + (size_t)d->rows_max * j->n_kv_heads, !is_planned,
+        d->is_even);
 }
 
-template <class C, int D> static void run(struct dev *d, const struct attend_job *j, uint32_t pairs)
+template <class C, int D> static void run(struct dev *d, const struct attend_job *j, uint32_t pairs, bool is_planned)
 {
     if (pairs > 8)
-        run_pairs<C, D, 2>(d, j);
+        run_pairs<C, D, 2>(d, j, is_planned);
     else
-        run_pairs<C, D, 1>(d, j);
+        run_pairs<C, D, 1>(d, j, is_planned);
 }
 
 struct cut attend_team_cut(const struct dev *d, const struct batch *b, const struct attend_job *j)
@@ -439,8 +475,8 @@ struct cut attend_team_cut(const struct dev *d, const struct batch *b, const str
     return {blocks, j->n_kv_heads, WARPS * group, attend_rows(pairs, j->per_kv), group};
 }
 
-void attend_team(struct dev *d, const struct batch *b, const struct attend_job *j)
+void attend_team(struct dev *d, const struct batch *b, const struct attend_job *j, bool is_planned)
 {
     const uint32_t pairs = pairs_of(b, j);
-    attend_visit(j, [&](auto c, auto n) { run<decltype(c), decltype(n)::D>(d, j, pairs); });
+    attend_visit(j, [&](auto c, auto n) { run<decltype(c), decltype(n)::D>(d, j, pairs, is_planned); });
 }

@@ -1,6 +1,10 @@
 /* How a product is cut for even.cuh, and its launches. */
 #include "cuda/even.cuh"
 
+/* Shared memory of a product that adds: two of them do not fit on a multiprocessor, but one and another product. It may
+ * be let in while attention's blocks leave, and would crowd where they leave first. */
+#define ALONE_BYTES ((size_t)113 << 10)
+
 #define UNITS_LEAST 4 /* of a block: more blocks would wait longer for each other's sums than they gain */
 
 bool even_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in)
@@ -76,7 +80,11 @@ template <typename T, int NT> static void launch_end(struct dev *d, struct even_
                                                   : f->j.end == SKINNY_GLU ? even_kernel<T, NT, SKINNY_GLU>
                                                                            : even_kernel<T, NT, SKINNY_QKV>;
     const uint32_t most = (f->n_units + UNITS_LEAST - 1) / UNITS_LEAST, blocks = most < d->n_sms ? most : d->n_sms;
-    cuda_launch(d, kernel, dim3(blocks), EVEN_THREADS + 32, EvenShape<NT>::BYTES, *f);
+    /* Without a word a multiprocessor sets aside what one such block needs, and the next product finds no room. */
+    CUDA_DO(d, cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                   cudaSharedmemCarveoutMaxShared));
+    cuda_launch(
+        d, kernel, dim3(blocks), EVEN_THREADS + 32, f->j.end == SKINNY_ADD ? ALONE_BYTES : EvenShape<NT>::BYTES, *f);
 }
 
 template <typename T> static void launch_rows(struct dev *d, struct even_job *f)

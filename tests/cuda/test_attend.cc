@@ -245,7 +245,7 @@ static std::vector<float> attend(
                                : fixed        ? PACK / per_kv
                                               : attend_tile_rows(c.head_dim, per_kv);
     const struct cut cut = fixed ? attend_cut(&device, &j) : attend_team_cut(&device, &b, &j);
-    attend_plan(&device, &b, per_kv, tile_rows, &cut);
+    const bool is_planned = attend_plan(&device, &b, per_kv, tile_rows, &cut);
     if (resident)
         cuda_launch(&device, resident_chunks_kernel, dim3(multiprocessors), CHUNK_THREADS, sizeof(struct chunk_ahead),
             j, b.n_seqs, parts_max);
@@ -254,7 +254,7 @@ static std::vector<float> attend(
     else if (fixed)
         attend_decode(&device, &b, &j);
     else
-        attend_team(&device, &b, &j);
+        attend_team(&device, &b, &j, is_planned && m.n_rows % 2 == 0);
     if (resident)
         expect(chunks && m.n_rows == b.n_seqs, "a resident step has one row a sequence");
     else if (chunks)
