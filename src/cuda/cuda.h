@@ -10,8 +10,8 @@
  * CPU to rounding, not bit for bit. With dev_options.deterministic every row's sums are taken in an order of its own
  * (law 1 of ops.h): 16-bit float products as one chain over k (flow.cuh, many.cuh, and the library without cut sums),
  * others by one kernel for any number of rows (slim.cuh); attention over cuts at fixed positions, joined ascending, by
- * kernels that give the same bits (attend_chunks.cuh, attend_whole); no resident kernel. F32 caches and other head
- * sizes go the simple way, which is a row's own anyway.
+ * kernels that give the same bits (attend_chunks.cuh, attend_whole); one or two rows by a resident kernel with the same
+ * chains and cuts (resident_chain.cuh). F32 caches and other head sizes go the simple way, which is a row's own anyway.
  *
  * Errors: every CUDA call is checked; the first failure is kept and comes out of dev_wait for ever after.
  *

@@ -14,7 +14,8 @@
  * depends on the shape of the matrix and on the card, not on the rows beside one or on who comes first.
  *
  * The weights of the first units are asked for before launch_wait, since nobody writes them, and the next kernel is let
- * onto the chip at once: two blocks fit on a multiprocessor, so that its ring is full when this one ends.
+ * onto the chip at once: two blocks fit on a multiprocessor, so that its ring is full when this one ends. Attention,
+ * behind QKV, is let in when the last unit has been asked for: what it asks for first would stand before that.
  *
  * A tile lies in shared memory in runs of 8 rows, by turns of two kinds, which is what a lane has of them: its sums c0
  * and c1 are those of row g of one run, c2 and c3 those of row g of the other (even_lane). A box takes them from where
@@ -380,7 +381,8 @@ __global__ void __launch_bounds__(EVEN_THREADS + 32, 2) even_kernel(const __grid
     SHARED_ROOM(memory);
     __shared__ uint64_t barriers[2 * EVEN_STAGES];
     __shared__ struct even_rows rows;
-    launch_next();
+    if (END != SKINNY_QKV)
+        launch_next();
     const uint32_t group = threadIdx.x / 128, first = even_first(f, blockIdx.x), end = even_first(f, blockIdx.x + 1);
     const struct even_ring ring = {
         (unsigned char *)(((uintptr_t)memory + TMA_ATOM - 1) / TMA_ATOM * TMA_ATOM), barriers, barriers + EVEN_STAGES};
@@ -389,8 +391,11 @@ __global__ void __launch_bounds__(EVEN_THREADS + 32, 2) even_kernel(const __grid
     barrier_publish();
     __syncthreads();
     if (group == EVEN_GROUPS) {
-        if (threadIdx.x % 32 == 0)
+        if (threadIdx.x % 32 == 0) {
             even_carry<NT>(f, ring, first, end);
+            if (END == SKINNY_QKV)
+                launch_next();
+        }
         return;
     }
     launch_wait();
