@@ -180,16 +180,18 @@ def check_feed_forward(seed):
 
 
 MANY_SHAPES = ((256, 768), (72, 1000), (1096, 520), (200, 2600))
+MANY_WIDE = ((72, 14344), (72, 16392))  # so many tiles that those of 224 and of 256 weight rows are the fewer (132 SMs)
 
 
 def check_many(seed):
     """Gate and up of many rows as one kernel: odd widths, biases, both gates."""
-    counts, shapes = of((65, 96, 128, 129, 200, 256, 257, 300, 1000), (65, 257)), of(MANY_SHAPES, MANY_SHAPES[1:2])
+    counts, shapes = of((65, 96, 128, 129, 200, 256, 257, 300, 1000), (65, 200)), of(MANY_SHAPES, MANY_SHAPES[1:2])
     ops.prefer("many")
     for dtype, glu in mine([(t, glu) for t in ("BF16", "F16") for glu in (ops.silu, ops.gelu)]):
         cases = []
         for i, r in enumerate(counts):
-            for j, s in enumerate(shapes if r < 1000 else shapes[:1]):
+            wide = MANY_WIDE if r in of((65, 200, 257), (200,)) else ()
+            for j, s in enumerate((shapes if r < 1000 else shapes[:1]) + wide):
                 cases.append(lambda r=r, s=s, b=(i + j) % 2 == 0, g=glu: ops.feed_forward(
                     "cuda", dtype, r, *s, seed + r, glu=g, biased=b))
         group(f"many {glu.__name__} {dtype}, {len(cases)} cases", 4 * PRODUCTS[dtype], cases)
@@ -240,8 +242,9 @@ def check_wide(seed):
     for kv in mine(WIDE):
         cases = []
         for i, s in enumerate(s for s in of(SHAPES, SHAPES_SMALL) if s["head_dim"] in (64, 128)):
-            for j, (before, rows) in enumerate(of(batches, (FEW[1], ([130, 0], [150, 64])))):
-                weight = of("F16" if j % 2 else "BF16", "F32")  # heads are turned by other kernels
+            few = (FEW[1], ([130, 0], [150, 64]), ([0], [1030]))[:3 if s["head_dim"] == 128 else 2]
+            for j, (before, rows) in enumerate(of(batches, few)):
+                weight = of("F16" if j % 2 else "BF16", "F32" if j < 2 else "BF16")  # heads are turned by other kernels
                 reference_kv = "F32" if kv == "F8_E4M3" else kv
                 cases.append(lambda s=s, b=before, r=rows, w=weight, k=kv, q=reference_kv, n=seed + 10 * i + j: (
                     ops.attention(["cuda"], w, k, dict(s), b, r, n)[0],
@@ -663,6 +666,8 @@ def main():
     args = parser.parse_args()
     global small, part, parts
     small, (part, parts) = args.small, (int(i) for i in args.part.split("/"))
+    if not 1 <= part <= parts:
+        parser.error(f"--part {args.part}: I is 1 to N")
     part -= 1
     os.environ["QUERN_CHOICES"] = ""  # the library's own, but where choices are what is checked
     print(f"seed {args.seed}")

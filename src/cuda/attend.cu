@@ -60,6 +60,7 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
     j.row_bytes = a->layer->row_bytes;
     j.dtype = a->layer->dtype;
     j.short_q = d->short_q;
+    d->short_q = false;
     j.out = act_rows_of(a->out, a->forms);
     if (!has_tiles(d, a->layer, j.head_dim, j.per_kv)) {
         attend_simple(d, b, &j);

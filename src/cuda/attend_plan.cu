@@ -213,7 +213,8 @@ __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs
 
 bool attend_plan(struct dev *d, const struct batch *b, uint32_t per_kv, uint32_t rows_per_tile, const struct cut *cut)
 {
-    const uint32_t kind = per_kv | cut->rows << 8 | cut->group << 16; /* layers of other heads may be cut otherwise */
+    /* layers of other heads may be cut otherwise */
+    const uint32_t kind = per_kv | cut->rows << 8 | cut->group << 16 | rows_per_tile << 24;
     if (d->planned_version == d->batch_version && d->planned_kind == kind)
         return false;
     cuda_launch_beside(d, plan_kernel, dim3(1), THREADS, 0, b->seqs, b->n_seqs, per_kv, rows_per_tile, d->deterministic,

@@ -11,7 +11,7 @@
  *
  * A product of other rows takes what was chosen for the next rung of the ladder, if the library says that it can: so
  * the rungs lie where the tiles of 64 and 128 rows end, and F8 products meet there in both of their modes
- * (cuda_leaves_scales).
+ * (cuda_leaves_scales). Rungs at which a product is not the library's (many.cuh) are passed over.
  *
  * Bits: they depend on the algorithm, so choices are kept (choices.h) and are the same after each start. Where they
  * cannot be kept nothing is measured, and the library's first stands, which is the same each time too. With

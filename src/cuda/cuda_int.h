@@ -154,7 +154,7 @@ struct dev {
     bool is_collecting; /* ops are written down for a resident kernel */
     float *even_parts;  /* even.cuh: sums on their way between blocks; zero between kernels */
     size_t even_parts_bytes;
-    bool is_even; /* the last product was even.cuh's */
+    bool is_even; /* the last product was even.cuh's; of qkv's: so is the projection's, nearly always */
 };
 
 /* Keep the first failure. */

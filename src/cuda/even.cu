@@ -1,9 +1,15 @@
 /* How a product is cut for even.cuh, and its launches. */
 #include "cuda/even.cuh"
 
-/* Shared memory of a product that adds: two of them do not fit on a multiprocessor, but one and another product. It may
- * be let in while attention's blocks leave, and would crowd where they leave first. */
+/* Shared memory of a product that adds: two of them do not fit on a multiprocessor, but one and another product. The
+ * projection may be let in while attention's blocks leave, and would crowd where they leave first. */
 #define ALONE_BYTES ((size_t)113 << 10)
+#define SM_BYTES    ((size_t)228 << 10) /* of a multiprocessor; a block takes 1 KB more than it asks for */
+#define BLOCK_BYTES ((1u << 10) + 2 * EVEN_STAGES * sizeof(uint64_t))
+
+static_assert(2 * (ALONE_BYTES + BLOCK_BYTES) > SM_BYTES, "two that add do not fit");
+static_assert(ALONE_BYTES + EVEN_BYTES + 2 * BLOCK_BYTES + sizeof(struct even_rows) <= SM_BYTES, "one and another do");
+static_assert(ALONE_BYTES >= EVEN_BYTES, "a ring has room");
 
 #define UNITS_LEAST 4 /* of a block: more blocks would wait longer for each other's sums than they gain */
 

@@ -14,8 +14,9 @@
  * depends on the shape of the matrix and on the card, not on the rows beside one or on who comes first.
  *
  * The weights of the first units are asked for before launch_wait, since nobody writes them, and the next kernel is let
- * onto the chip at once: two blocks fit on a multiprocessor, so that its ring is full when this one ends. Attention,
- * behind QKV, is let in when the last unit has been asked for: what it asks for first would stand before that.
+ * onto the chip at once: two blocks fit on a multiprocessor, unless both add (even.cu), so that its ring is full when
+ * this one ends. Attention, behind QKV, is let in when the last unit has been asked for: what it asks for first would
+ * stand before that.
  *
  * A tile lies in shared memory in runs of 8 rows, by turns of two kinds, which is what a lane has of them: its sums c0
  * and c1 are those of row g of one run, c2 and c3 those of row g of the other (even_lane). A box takes them from where

@@ -3,7 +3,8 @@
  *
  * Overlap (programmatic dependent launch, compute capability 9.0): a kernel started by cuda_launch may begin while the
  * one before it still runs. It must call launch_wait before it touches anything another kernel writes; before that it
- * may read weights, which nobody writes. Every kernel of the room calls it, so completion is passed down the stream. */
+ * may read weights, which nobody writes; attend_team.cu reads more, and says why it may. Every kernel of the room calls
+ * it, so completion is passed down the stream. */
 #ifndef CUDA_KERNELS_CUH
 #define CUDA_KERNELS_CUH
 

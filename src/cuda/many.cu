@@ -9,12 +9,12 @@ bool many_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t 
 }
 
 /* A cut into tiles of n weight rows. */
-struct cut {
+struct many_cut {
     uint32_t n, n_high, n_wide;
     bool is_high;
 };
 
-static struct cut cut_of(uint32_t n_out, uint32_t n_rows, uint32_t n)
+static struct many_cut cut_of(uint32_t n_out, uint32_t n_rows, uint32_t n)
 {
     const uint32_t high = (n_rows + MANY_ROWS - 1) / MANY_ROWS, wide = (2 * n_out + n - 1) / n;
     const bool is_high = high % MANY_PAIR == 0;
@@ -22,17 +22,17 @@ static struct cut cut_of(uint32_t n_out, uint32_t n_rows, uint32_t n)
 }
 
 /* The time of a cut, in weight rows that a block multiplies one after the other. */
-static uint32_t time_of(const struct dev *d, const struct cut *c)
+static uint32_t time_of(const struct dev *d, const struct many_cut *c)
 {
     const uint32_t pairs = d->n_sms / MANY_PAIR;
     return (c->n_high * c->n_wide + pairs - 1) / pairs * c->n;
 }
 
-static struct cut best_cut(const struct dev *d, uint32_t n_out, uint32_t n_rows)
+static struct many_cut best_cut(const struct dev *d, uint32_t n_out, uint32_t n_rows)
 {
-    struct cut best = cut_of(n_out, n_rows, 256);
+    struct many_cut best = cut_of(n_out, n_rows, 256);
     for (uint32_t n = 224; n >= 192; n -= 32) {
-        const struct cut c = cut_of(n_out, n_rows, n);
+        const struct many_cut c = cut_of(n_out, n_rows, n);
         if (time_of(d, &c) < time_of(d, &best))
             best = c;
     }
@@ -72,7 +72,7 @@ template <typename T> static void launch_cut(struct dev *d, struct many_job *f, 
 
 void cuda_many(struct dev *d, enum format format, const struct skinny_job *j)
 {
-    const struct cut c = best_cut(d, j->n_out, j->n_rows);
+    const struct many_cut c = best_cut(d, j->n_out, j->n_rows);
     struct many_job f = {};
     f.j = *j;
     f.n_columns = (j->n_in + MANY_K - 1) / MANY_K;
@@ -86,11 +86,12 @@ void cuda_many(struct dev *d, enum format format, const struct skinny_job *j)
         launch_cut<__nv_bfloat16>(d, &f, c.n);
 }
 
-/* The library has tiles of other sizes too. Up to MANY_ROWS the weights' way from memory takes longer than anything
- * else, so there rows that are not there cost nothing. */
+/* Worth it where at least 5/6 of what the card multiplies in a cut's time is wanted; the library has tiles of other
+ * sizes too. Up to MANY_ROWS the weights' way from memory takes longer than anything else, so there rows that are not
+ * there cost nothing. */
 bool many_fills(const struct dev *d, uint32_t n_out, uint32_t n_rows)
 {
-    const struct cut c = best_cut(d, n_out, n_rows);
+    const struct many_cut c = best_cut(d, n_out, n_rows);
     const uint64_t rows = n_rows > MANY_ROWS ? n_rows : MANY_ROWS, used = 2 * n_out * rows;
     return 6 * used >= (uint64_t)5 * time_of(d, &c) * d->n_sms * MANY_ROWS;
 }

@@ -156,6 +156,8 @@ template <int N> __device__ __forceinline__ void many_carry(const struct many_jo
         column = 0;
     }
     launch_next();
+    for (uint32_t i = 0; i < S::STAGES; i++, many_step<N>(turn)) /* all that the other block sends here has come */
+        barrier_wait(ring.free + 8 * turn.stage, turn.parity);
 }
 
 /* This warpgroup has read a place: both blocks are told. What was read needs no order but the matrix unit's own. */
@@ -199,13 +201,13 @@ __device__ __forceinline__ void many_sum(
 }
 
 /* Two neighbouring sums as the gate reads them. */
-__device__ __forceinline__ float2 many_pair(__nv_bfloat16, float x, float y)
+__device__ __forceinline__ float2 many_rounded(__nv_bfloat16, float x, float y)
 {
     const uint32_t both = pack_bf16(x, y);
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
 }
 
-__device__ __forceinline__ float2 many_pair(__half, float x, float y)
+__device__ __forceinline__ float2 many_rounded(__half, float x, float y)
 {
     return make_float2(x, y);
 }
@@ -234,7 +236,7 @@ __device__ __forceinline__ void many_end(
 #pragma unroll
             for (int k = 0; k < 4 && n + k < RUNS; k++) {
                 const float *gate = c[n + k] + 2 * half, *up = c[RUNS + n + k] + 2 * half;
-                float2 g = many_pair(T(), gate[0], gate[1]), u = many_pair(T(), up[0], up[1]);
+                float2 g = many_rounded(T(), gate[0], gate[1]), u = many_rounded(T(), up[0], up[1]);
                 if (is_biased && n + k < runs) {
                     g = many_biased(g, j.bias0, at.out + 8 * (n + k) + 2 * t);
                     u = many_biased(u, j.bias1, at.out + 8 * (n + k) + 2 * t);
@@ -278,7 +280,7 @@ __global__ void __launch_bounds__(MANY_THREADS + 32, 1) many_kernel(const __grid
                 many_end<T, N>(f.j, GLU_GELU, is_biased, at, c);
         }
     }
-    cluster_gather(); /* whoever leaves has nothing more sent to it */
+    cluster_gather();
 }
 
 #endif

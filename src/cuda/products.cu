@@ -33,7 +33,7 @@ static struct few_rows few_rows_of(enum format f)
 }
 
 #define EVEN_LEAST 3  /* rows from which even is the faster, where it can be */
-#define MANY_LEAST 65 /* and many */
+#define MANY_LEAST 65 /* and from which many may be: many_fills */
 
 #define SKINNY_MOST 16 /* rows that its kernel takes at a time */
 

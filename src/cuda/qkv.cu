@@ -7,7 +7,7 @@
 
 #define HEADS_PER_BLOCK 4
 #define HEADS_EACH      4    /* of a warp, that are loaded together */
-#define MANY_ROWS       1024 /* are heads_many_kernel's: */
+#define EIGHTS_LEAST    1024 /* rows from which heads_many_kernel is the faster */
 #define EIGHTS_THREADS  128
 #define EIGHTS_EACH     3 /* times four heads of a warp, that are loaded together */
 
@@ -411,7 +411,7 @@ __global__ static void __launch_bounds__(EIGHTS_THREADS) heads_many_kernel(const
                 loaded[i][0] = __ldg(in + (first + i * STEP) * 16);
                 loaded[i][1] = __ldg(in + (first + i * STEP) * 16 + 8);
             }
-        if (first < STEP)
+        if (first < STEP) /* the first time, behind the loads */
             t = eight_turns_of(j, row);
 #pragma unroll
         for (int i = 0; i < EIGHTS_EACH; i++)
@@ -547,7 +547,7 @@ void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const s
     j.h = heads_of(b, kv, a);
     const uint32_t n_all = a->n_heads + 2 * a->n_kv_heads;
     if (is_plain_128(&j)) {
-        if (b->n_rows < MANY_ROWS)
+        if (b->n_rows < EIGHTS_LEAST)
             cuda_launch(d, heads_128_kernel, dim3(b->n_rows), 512, 0, j);
         else
             cuda_launch(d, heads_many_kernel, dim3(b->n_rows), EIGHTS_THREADS, 0, j);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define EXACT_ROWS 16u /* up to so many rows a step is its own bucket: one stream, with or without guesses */
+_Static_assert(EXACT_ROWS >= GRAPH_SEQ_ROWS, "a step of one sequence has no padding: kernels are chosen by its rows");
 
 static uint32_t round_up(uint32_t n, uint32_t to)
 {

@@ -10,6 +10,7 @@
 
 emulated_fiber *emulated_now;
 uint3 emulated_grid, emulated_size;
+std::function<bool(const void *)> emulated_is_young;
 
 static std::vector<emulated_fiber> fibers;
 static std::vector<emulated_block_state> blocks;
@@ -101,7 +102,7 @@ static void run_fiber()
 
 static void start_fiber(emulated_fiber &f, size_t i, uint32_t threads)
 {
-    f.is_done = false;
+    f.is_done = f.has_waited = false;
     f.thread = {(uint32_t)(i % threads), 0, 0};
     f.block = (uint32_t)(i / threads);
     f.warp = (uint32_t)(i / 32);

@@ -97,6 +97,8 @@ static const stored &row_of(const shape &c, uint32_t who, uint32_t pos, uint32_t
 }
 
 /* A batch of sequences: tables that lie backwards, blocks behind the window freed. */
+static uint32_t young_before; /* positions before a step's own that count as its own, for a twin */
+
 struct batch_memory {
     shape c;
     uint32_t n_rows, seq_rows, each;
@@ -161,6 +163,20 @@ struct batch_memory {
                     q.push_back(number(p.who, p.before + r, h, k, QUERY));
         }
         seq_rows = std::max(seq_rows, p.rows);
+    }
+
+    /* Whether this step writes one of the 16 positions in which p lies. */
+    bool is_young(const void *p) const
+    {
+        const uint64_t at = (uint64_t)((const unsigned char *)p - blocks.p), block = at / block_bytes;
+        const uint64_t in_head = at % (block_bytes / 2) % (c.block_tokens * row_bytes_of(c));
+        for (size_t i = 0; i < table.size(); i++)
+            if (table[i] == block) {
+                const uint64_t first = i % each * c.block_tokens + in_head / (16 * row_bytes_of(c)) * 16;
+                const struct batch_seq &s = seqs[i / each];
+                return first + 16 + young_before > s.n_kv - s.n_rows;
+            }
+        return true;
     }
 
     /* As qkv.cu leaves them: nothing of the f32 is left. */
@@ -245,7 +261,7 @@ static std::vector<float> attend(
                                : fixed        ? PACK / per_kv
                                               : attend_tile_rows(c.head_dim, per_kv);
     const struct cut cut = fixed ? attend_cut(&device, &j) : attend_team_cut(&device, &b, &j);
-    const bool is_planned = attend_plan(&device, &b, per_kv, tile_rows, &cut);
+    attend_plan(&device, &b, per_kv, tile_rows, &cut);
     if (resident)
         cuda_launch(&device, resident_chunks_kernel, dim3(multiprocessors), CHUNK_THREADS, sizeof(struct chunk_ahead),
             j, b.n_seqs, parts_max);
@@ -253,8 +269,11 @@ static std::vector<float> attend(
         attend_chunks(&device, &j);
     else if (fixed)
         attend_decode(&device, &b, &j);
-    else
-        attend_team(&device, &b, &j, is_planned && m.n_rows % 2 == 0);
+    else {
+        emulated_is_young = [&](const void *p) { return m.is_young(p); };
+        attend_team(&device, &b, &j, false);
+        emulated_is_young = nullptr;
+    }
     if (resident)
         expect(chunks && m.n_rows == b.n_seqs, "a resident step has one row a sequence");
     else if (chunks)
@@ -310,6 +329,20 @@ static void check_near(const shape &c, const std::vector<part> &parts, bool fixe
     for (size_t i = 0; i < 16; i++)
         bad[i] = got[16 + i];
     expect(distance_of(bad.data(), want.data(), (size_t)c.n_heads * c.head_dim) > bound, "the twin is seen" + what);
+}
+
+/* What is asked for before the kernel before has ended must be old: the other checks have seen that it is, if it is
+ * seen when it is not. */
+static void check_young(const shape &c)
+{
+    const std::vector<part> parts = {{2, 700, 1}, {3, 400, 2}};
+    const std::vector<float> want = reference(c, parts);
+    for (const uint32_t before : {0u, 800u}) {
+        young_before = before;
+        const std::vector<float> got = attend(c, parts, false);
+        expect((distance_of(got.data(), want.data(), want.size()) < 2e-2) == (before == 0), "early copies are seen");
+    }
+    young_before = 0;
 }
 
 /* Row `pos` of sequence 9 in other batches, against the same row of a prompt of all of them. */
@@ -407,6 +440,8 @@ static void check_all_near()
         const std::vector<part> parts = {
             {1, 0, 1}, {2, 700, 6}, {3, 33, std::min(8u, few)}, {4, 255, 1}, {5, 0, std::min(9u, few)}, {6, 300, 2}};
         check_near(c, parts, false);
+        if (c.window == 0) /* a short one is all young */
+            check_young(c);
         for (const uint32_t rows : {1u, 3u}) /* one context so long that it is cut, beside some that are not */
             check_near(c, {{1, 40, 1}, {2, 2800, rows}, {3, 300, 1}}, false);
         const bool by_groups = c.kv != DTYPE_Q8_0 && (c.head_dim == 64 || c.head_dim == 128);

@@ -4,7 +4,8 @@
  * is not: the machine's own (memory ordering, overlap of launches, how fast it is).
  *
  * Blocks run one after the other, blocks of a cluster together. Shared memory begins as NaN. Asynchronous copies arrive
- * only when they are waited for, so that a missing wait is seen. */
+ * only when they are waited for, so that a missing wait is seen; those that are asked for before launch_wait, of what
+ * the kernel before writes (emulated_is_young), arrive as NaN. */
 #ifndef EMULATOR_KERNELS_CUH
 #define EMULATOR_KERNELS_CUH
 
@@ -77,12 +78,13 @@ struct emulated_fiber {
     std::vector<unsigned char> stack;
     uint3 thread;
     uint32_t block, warp;
-    bool is_done;
+    bool is_done, has_waited;
     emulated_copies copies;
 };
 
 extern emulated_fiber *emulated_now;
 extern uint3 emulated_grid, emulated_size;
+extern std::function<bool(const void *)> emulated_is_young; /* empty: nothing is */
 
 emulated_block_state &emulated_block();
 emulated_block_state &emulated_neighbour(uint32_t rank);
@@ -125,6 +127,7 @@ inline float cluster_read(const float *shared, uint32_t rank)
 
 inline void launch_wait()
 {
+    emulated_now->has_waited = true;
 }
 inline void launch_next()
 {
@@ -304,7 +307,9 @@ inline uint4 load_shared(const void *p)
 inline void copy_async(void *to, const void *from, bool there)
 {
     assert((uintptr_t)to % 16 == 0 && (!there || (uintptr_t)from % 16 == 0));
-    emulated_now->copies.open.push_back({to, from, there});
+    static const std::vector<unsigned char> nan(16, 0xff);
+    const bool young = there && !emulated_now->has_waited && emulated_is_young && emulated_is_young(from);
+    emulated_now->copies.open.push_back({to, young ? nan.data() : from, there});
 }
 inline void copy_commit()
 {
