@@ -104,7 +104,7 @@ struct dev {
     uint32_t capability, n_sms;
     bool fp8, deterministic;
     bool chained;      /* --deterministic may use the library: cuda_is_chained */
-    bool short_q;      /* as attend_job's: from a layer's qkv to its attend */
+    bool short_q;      /* as attend_job's: from a layer's qkv to its attend, which takes it back */
     int failed;        /* the first cudaError_t or 1000 + cublasStatus_t; 0 = none */
     const char *where; /* the call that failed */
 

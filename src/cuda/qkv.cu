@@ -524,7 +524,6 @@ void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const s
     const bool has_heads = !is_even || even_has_heads(a->head_dim, a->rope_dims, a->rope);
     if (skinny && plain_kv && a->q_gain == NULL && a->k_gain == NULL && a->head_dim % 16 == 0 && alike && has_heads) {
         qkv_skinny(d, b, kv, a, rounds);
-        d->short_q = false;
         return;
     }
     const uint32_t per_kv = a->n_heads / a->n_kv_heads;
