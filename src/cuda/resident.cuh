@@ -9,8 +9,11 @@
  * numbers (resident_whole.cuh). The sums of a tile's stages are added ascending. So the order of float operations
  * belongs to the shape of the matrix alone.
  *
+ * Ends. The other three warps of the carrier's group add up the sums of tiles and do what is to be done with them; what
+ * they need beside them they have asked for long before.
+ *
  * Between two phases a block waits some thousand cycles for the others. What the next phase reads that no other block
- * writes now is asked for then: gains, scales, the cache of short contexts.
+ * writes now is asked for then: gains, the first weights, the cache of short contexts.
  *
  * What other blocks wrote is read past the first-level cache. */
 #ifndef CUDA_RESIDENT_CUH
@@ -28,6 +31,8 @@
 #define PLAIN_WARPS  8
 #define F8_WARPS     8
 #define QUANT_WARPS  8
+#define END_THREADS  96  /* three warps that end tiles */
+#define DESCRIBED    3   /* phases in shared memory: this, the next, and one that comes or goes */
 #define NORM_THREADS 256 /* as norm.cu has, so that the sum is taken in the same order */
 
 /* ---- sets of formats -----------------------------------------------------------------------------------------------
@@ -61,14 +66,57 @@ struct SetQuant {
 
 struct ring {
     unsigned char *slots;
-    uint64_t *full, *free; /* barriers of each slot, in shared memory */
-    uint32_t n, bytes;     /* slots; bytes of one */
+    uint32_t barriers; /* of each slot, by address: full; behind those free */
+    uint32_t n, bytes; /* slots; bytes of one */
+
+    __device__ __forceinline__ unsigned char *slot(uint32_t i) const
+    {
+        return slots + i * bytes;
+    }
+    __device__ __forceinline__ uint32_t full_at(uint32_t i) const
+    {
+        return barriers + 8 * i;
+    }
+    __device__ __forceinline__ uint32_t free_at(uint32_t i) const
+    {
+        return barriers + 8 * (RESIDENT_SLOTS + i);
+    }
+    /* What lies behind the slots. */
+    __device__ __forceinline__ unsigned char *room() const
+    {
+        return slots + n * bytes;
+    }
+    /* The same for one kind of warp: in registers of its own, and not made for every use. */
+    __device__ __forceinline__ struct ring found_anew() const
+    {
+        const struct ring r = {
+            (unsigned char *)__cvta_shared_to_generic(anew(shared_at(slots))), anew(barriers), anew(n), bytes};
+        return r;
+    }
+};
+
+/* Where a warp is in the ring: its next stage lies `step` places on, no more than there are. */
+struct ring_place {
+    uint32_t slot, parity;
+
+    __device__ __forceinline__ ring_place(const struct ring &ring, uint32_t stage)
+        : slot(stage % ring.n), parity(stage / ring.n & 1)
+    {
+    }
+    __device__ __forceinline__ void go(const struct ring &ring, uint32_t step)
+    {
+        slot += step;
+        if (slot >= ring.n) {
+            slot -= ring.n;
+            parity ^= 1;
+        }
+    }
 };
 
 /* This thread's copies so far have come: an arrival, when it is so. */
-__device__ __forceinline__ void barrier_arrive_copied(uint64_t *b)
+__device__ __forceinline__ void barrier_arrive_copied(uint32_t at)
 {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_at(b)) : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
 }
 
 /* ---- phases --------------------------------------------------------------------------------------------------------
@@ -135,9 +183,9 @@ struct carrier {
     template <int FLIGHT, class Fetch> __device__ __forceinline__ void carry(const struct ring &ring, Fetch &&fetch)
     {
         if (round > 0)
-            barrier_wait(&ring.free[slot], (round - 1) & 1);
-        fetch(ring.slots + (size_t)slot * ring.bytes);
-        barrier_arrive_copied(&ring.full[slot]);
+            barrier_wait(ring.free_at(slot), (round - 1) & 1);
+        fetch(ring.slot(slot));
+        barrier_arrive_copied(ring.full_at(slot));
         copy_commit();
         copy_wait<FLIGHT - 1>();
         if (++slot == ring.n) {
@@ -150,7 +198,7 @@ struct carrier {
 template <class Set>
 __device__ void carry(const struct resident_args &a, const struct ring &ring, struct phase *described)
 {
-    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t lane = lane_anew();
     struct carrier to = {};
     struct moving next;
     next.take(a.program + a.first_product);
@@ -192,26 +240,13 @@ __device__ __forceinline__ float4 load_now(const float4 *p)
     return v;
 }
 
-/* What a product needs beside its rows, asked for while the blocks wait for each other: the gains of its norm, and what
- * the end of a thread's first pair of outputs reads. Behind a ring of weights on their way it would take microseconds.
- */
+/* What a product's rows need beside themselves, asked for while the blocks wait for each other: the gains of its norm.
+ * Behind a ring of weights on their way they would take microseconds. */
 struct begun {
     float4 gain[GAINS];
-    struct end_in end;
 
-    __device__ __forceinline__ void load_end(const struct skinny_job &j)
+    __device__ __forceinline__ void load(const struct phase &p)
     {
-        const uint32_t each = j.n_rows * 8, local = threadIdx.x / each;
-        if (local < tiles_here(j)) {
-            uint32_t ra, rb;
-            tile_rows(j, blockIdx.x + local * gridDim.x, threadIdx.x % 8, ra, rb);
-            end = end_load(j, threadIdx.x % each / 8, 0, ra, rb);
-        }
-    }
-
-    __device__ __forceinline__ void load_gains(const struct phase &p)
-    {
-        end = {};
 #pragma unroll
         for (int i = 0; i < GAINS; i++) {
             const uint32_t at = threadIdx.x + i * NORM_THREADS;
@@ -219,22 +254,17 @@ struct begun {
             gain[i] = there ? load_now((const float4 *)p.gain + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
     }
-
-    __device__ __forceinline__ void load(const struct phase &p)
-    {
-        load_gains(p);
-        if (p.is_end_steady)
-            load_end(p.job);
-    }
 };
 
 /* ---- activations ---------------------------------------------------------------------------------------------------
  */
 
-/* The sum over the multiplying warps, ascending; as block_reduce. */
-template <int WARPS> __device__ __forceinline__ float warps_sum(float x)
+/* The sum over the multiplying warps, ascending; as block_reduce. r: the row, so that rows one after the other have
+ * room of their own. */
+template <int WARPS> __device__ __forceinline__ float warps_sum(float x, uint32_t r)
 {
-    __shared__ float part[WARPS];
+    __shared__ float parts[RESIDENT_ROWS][WARPS];
+    float *part = parts[r];
     for (int step = 16; step > 0; step /= 2)
         x += __shfl_xor_sync(ALL_LANES, x, step);
     if (threadIdx.x % 32 == 0)
@@ -243,7 +273,6 @@ template <int WARPS> __device__ __forceinline__ float warps_sum(float x)
     float all = part[0];
     for (int i = 1; i < WARPS; i++)
         all += part[i];
-    meet<WARPS * 32>();
     return all;
 }
 
@@ -270,7 +299,7 @@ __device__ __forceinline__ void rows_normed(const struct phase &p, uint32_t r, c
         const float4 v = __ldcg(row + at);
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
-    const float inv = rsqrtf(warps_sum<WARPS>(sum) / (float)n + p.eps);
+    const float inv = rsqrtf(warps_sum<WARPS>(sum, r) / (float)n + p.eps);
     const uint32_t all = resident_width(n) / 4, end = mine ? all : 0;
 #pragma unroll
     for (int i = 0; i < GAINS; i++) {
@@ -341,26 +370,25 @@ __device__ __forceinline__ void load_rows(const struct phase &p, const struct be
  */
 
 /* A warp takes a whole stage into registers before it multiplies, so that its slot is free again at once. Its first one
- * of a phase it takes while the blocks wait for each other, if it has come: the ring is longer by that. */
+ * of a phase it takes while the blocks wait for each other, if it has come: the ring is longer by that. What it held is
+ * not set anew when it is done with: another value in its place would be copied for every stage. */
 struct holding {
     struct held_stage stage;
     bool is_full;
+};
 
-    /* Nothing of what was there is kept in registers. */
-    __device__ __forceinline__ void clear()
+/* The stages of this block's tiles from `first` on whose sums are added together; step: elements of one. */
+struct stages {
+    uint32_t each, at_once, n;
+    __device__ __forceinline__ stages(const struct skinny_job &j, uint32_t first, uint32_t step)
+        : each((j.n_in + step - 1) / step), at_once(max(1u, RESIDENT_SUMS / (each * j.n_rows))),
+          n(min(at_once, tiles_here(j) - first) * each)
     {
-        struct holding none;
-        none.is_full = false;
-        *this = none;
     }
 };
 
-/* The stages of this block's tiles from `first` on whose sums are added together. */
-template <class Set, class F> struct Stages {
-    uint32_t each, at_once, n;
-    __device__ __forceinline__ Stages(const struct skinny_job &j, uint32_t first)
-        : each((j.n_in + Cell<F>::STEP - 1) / Cell<F>::STEP), at_once(max(1u, RESIDENT_SUMS / (each * j.n_rows))),
-          n(min(at_once, tiles_here(j) - first) * each)
+template <class Set, class F> struct Stages : stages {
+    __device__ __forceinline__ Stages(const struct skinny_job &j, uint32_t first) : stages(j, first, Cell<F>::STEP)
     {
     }
     /* The warp's first. */
@@ -379,7 +407,46 @@ __device__ __forceinline__ void release(const struct ring &ring, uint32_t slot, 
 {
     __syncwarp();
     if (lane == 0)
-        barrier_arrive(&ring.free[slot]);
+        barrier_arrive(ring.free_at(slot));
+}
+
+/* A warp's stages of a phase, one after the other: the i-th of those whose sums are added together, where it begins in
+ * its tile, and where it lies. */
+template <class Set, class F> struct Walk {
+    uint32_t i, of_tile;
+    struct ring_place at;
+
+    __device__ __forceinline__ Walk(const struct ring &ring, const Stages<Set, F> &stages, uint32_t done)
+        : i(stages.mine(done)), of_tile(i % stages.each), at(ring, done + i)
+    {
+    }
+    __device__ __forceinline__ void go(const struct ring &ring, const Stages<Set, F> &stages)
+    {
+        i += Set::WARPS;
+        at.go(ring, Set::WARPS);
+        for (of_tile += Set::WARPS; of_tile >= stages.each;)
+            of_tile -= stages.each;
+    }
+    __device__ __forceinline__ uint32_t k() const
+    {
+        return of_tile * Cell<F>::STEP;
+    }
+};
+
+/* Take the stage, if it is one that is held. WAITS: else only if it has come. */
+template <bool WAITS, class Set, class F>
+__device__ __forceinline__ void take_stage(
+    const struct skinny_job &j, const struct ring &ring, const Walk<Set, F> &w, uint32_t lane, struct holding &held)
+{
+    if (!Stages<Set, F>::is_held(j, w.k()))
+        return;
+    if (WAITS)
+        barrier_wait(ring.full_at(w.at.slot), w.at.parity);
+    else if (!__all_sync(ALL_LANES, barrier_is_over(ring.full_at(w.at.slot), w.at.parity)))
+        return;
+    Cell<F>::hold(held.stage, ring.slot(w.at.slot), lane, w.k());
+    release(ring, w.at.slot, lane);
+    held.is_full = true;
 }
 
 /* The first stage of a phase that is to come. */
@@ -387,130 +454,221 @@ template <class Set, class F>
 __device__ __forceinline__ void hold_ahead(
     const struct skinny_job &j, const struct ring &ring, uint32_t done, struct holding &held)
 {
-    using S = Stages<Set, F>;
     if (tiles_here(j) == 0)
         return;
-    const S stages(j, 0);
-    const uint32_t i = S::mine(done), k = i % stages.each * Cell<F>::STEP, lane = lane_anew();
-    const uint32_t stage = done + i, slot = stage % ring.n;
-    if (i >= stages.n || !S::is_held(j, k) ||
-        !__all_sync(ALL_LANES, barrier_is_over(&ring.full[slot], stage / ring.n & 1)))
-        return;
-    Cell<F>::hold(held.stage, ring.slots + (size_t)slot * ring.bytes, lane, k);
-    release(ring, slot, lane);
-    held.is_full = true;
+    const Stages<Set, F> stages(j, 0);
+    const Walk<Set, F> w(ring, stages, done);
+    if (w.i < stages.n)
+        take_stage<false>(j, ring, w, lane_anew(), held);
 }
 
 /* ---- ends ----------------------------------------------------------------------------------------------------------
  */
 
-/* Add the stages of each of n tiles, ascending, and do what is to be done with them. */
-template <int WARPS>
-__device__ __forceinline__ void finish_tiles(const struct skinny_job &j, uint32_t first, uint32_t n, uint32_t n_stages,
-    const float *sums, const struct end_in &early)
+/* Meetings of those who multiply with those who end: the sums are there, or read; the next phase may begin. And of
+ * those who end alone. */
+enum { MEET_SUMS = 2, MEET_OPEN, MEET_ENDS };
+
+template <int ID, int THREADS> __device__ __forceinline__ void meet_at()
 {
-    const uint32_t n_rows = j.n_rows, each = n_rows * 8;
-    for (uint32_t i = threadIdx.x; i < n * each; i += WARPS * 32) {
-        const uint32_t local = i / each, p = i % 8, column = i % each / 8;
-        const float *from = sums + ((size_t)local * n_stages * n_rows + column) * 16 + p;
-        float a = 0.0f, b = 0.0f;
-#pragma unroll 4
-        for (uint32_t s = 0; s < n_stages; s++) {
-            a += from[s * n_rows * 16];
-            b += from[s * n_rows * 16 + 8];
-        }
-        uint32_t ra, rb;
+    asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
+template <class Set, int ID> __device__ __forceinline__ void meet_all()
+{
+    meet_at<ID, Set::WARPS * 32 + END_THREADS>();
+}
+
+/* A pair of outputs: where its sums lie, and what its end needs beside them. */
+struct ending {
+    uint32_t from, column, ra, rb;
+    struct end_in in;
+
+    /* Pair i of the tiles of this block from `first` on. */
+    __device__ __forceinline__ void find(const struct skinny_job &j, uint32_t first, uint32_t n_stages, uint32_t i)
+    {
+        const uint32_t each = j.n_rows * 8, local = i / each, p = i % 8;
+        column = i % each / 8;
+        from = (local * n_stages * j.n_rows + column) * 16 + p;
         tile_rows(j, blockIdx.x + (first + local) * gridDim.x, p, ra, rb);
-        const bool is_first = first == 0 && i == threadIdx.x;
-        end_pair(j, column, 0, ra, rb, a, b, is_first ? early : end_load(j, column, 0, ra, rb));
+        in = end_load(j, column, 0, ra, rb);
+    }
+
+    /* Add the stages, ascending, and do what is to be done with them. */
+    __device__ __forceinline__ void end(const struct skinny_job &j, uint32_t n_stages, const float *sums) const
+    {
+        const uint32_t step = j.n_rows * 16;
+        float a = 0.0f, b = 0.0f;
+#pragma unroll 8
+        for (uint32_t s = 0; s < n_stages; s++) {
+            a += sums[from + s * step];
+            b += sums[from + s * step + 8];
+        }
+        end_pair(j, column, 0, ra, rb, a, b, in);
+    }
+};
+
+/* The ends of this block's tiles, whose stages have `step` elements. What the first two pairs of a thread need is there
+ * before their sums are. */
+template <class Set>
+__device__ __forceinline__ void end_tiles(const struct skinny_job &j, uint32_t step, const float *sums, uint32_t thread)
+{
+    const uint32_t n_tiles = tiles_here(j);
+    if (n_tiles == 0)
+        meet_all<Set, MEET_SUMS>();
+    for (uint32_t first = 0; first < n_tiles;) {
+        const struct stages s(j, first, step);
+        const uint32_t n = s.n / s.each * j.n_rows * 8;
+        struct ending now, next;
+        if (thread < n)
+            now.find(j, first, s.each, thread);
+        if (thread + END_THREADS < n)
+            next.find(j, first, s.each, thread + END_THREADS);
+        meet_all<Set, MEET_SUMS>();
+        for (uint32_t i = thread; i < n; i += END_THREADS) {
+            now.end(j, s.each, sums);
+            now = next;
+            if (i + 2 * END_THREADS < n)
+                next.find(j, first, s.each, i + 2 * END_THREADS);
+        }
+        first += s.at_once;
+        if (first < n_tiles)
+            meet_all<Set, MEET_SUMS>();
     }
 }
 
 /* A stage's sums, as the matrix unit has them. */
 template <class Set, class F>
 __device__ __forceinline__ void run_stage(const struct skinny_job &j, const unsigned char *room,
-    const struct ring &ring, uint32_t stage, uint32_t k, uint32_t lane, struct holding &held, float acc[4])
+    const struct ring &ring, const Walk<Set, F> &w, uint32_t lane, struct holding &held, float acc[4])
 {
-    const uint32_t g = lane / 4, n_in = j.n_in, slot = stage % ring.n;
+    const uint32_t g = lane / 4, n_in = j.n_in, k = w.k();
     const uint16_t *row = (const uint16_t *)room + (size_t)(g < j.n_rows ? g : 0) * resident_width(n_in) +
                           k; /* nobody reads other columns */
-    const unsigned char *weights = ring.slots + (size_t)slot * ring.bytes;
-    if (!held.is_full)
-        barrier_wait(&ring.full[slot], stage / ring.n & 1);
-    if (Stages<Set, F>::is_held(j, k)) {
-        if (!held.is_full) {
-            Cell<F>::hold(held.stage, weights, lane, k);
-            release(ring, slot, lane);
-        }
+    if (held.is_full) {
         if constexpr (Set::IS_WHOLE)
             whole_held<F>(held.stage, room, k, n_in, lane, acc);
         else
             multiply_held<F>(held.stage, row, lane, acc);
-        held.clear();
+        held.is_full = false;
         return;
     }
+    const unsigned char *weights = ring.slot(w.at.slot);
+    barrier_wait(ring.full_at(w.at.slot), w.at.parity);
     if constexpr (!Set::IS_WHOLE)
         multiply<F>(weights, row, k, n_in, lane, acc);
     else if (j.n_rows == 1)
         whole_stage<F, 1>(weights, room, k, n_in, lane, acc);
     else
         whole_stage<F, 2>(weights, room, k, n_in, lane, acc);
-    release(ring, slot, lane);
+    release(ring, w.at.slot, lane);
+}
+
+/* What the matrix unit has of a stage goes to where sums are added. */
+__device__ __forceinline__ void put_sums(float *to, uint32_t n_rows, uint32_t lane, const float acc[4])
+{
+    const uint32_t g = lane / 4, t = lane % 4;
+    if (2 * t < n_rows) {
+        to[2 * t * 16 + g] = acc[0];
+        to[2 * t * 16 + g + 8] = acc[2];
+    }
+    if (2 * t + 1 < n_rows) {
+        to[(2 * t + 1) * 16 + g] = acc[1];
+        to[(2 * t + 1) * 16 + g + 8] = acc[3];
+    }
 }
 
 /* done: stages of this block before this phase, and after it. */
 template <class Set, class F>
 __device__ __forceinline__ void run_product(const struct skinny_job &j, const unsigned char *room, float *sums,
-    const struct ring &ring, struct holding &held, uint32_t &done, const struct end_in &early)
+    const struct ring &ring, struct holding &held, uint32_t &done)
 {
-    using S = Stages<Set, F>;
-    const uint32_t lane = lane_anew(), g = lane / 4, t = lane % 4, n_rows = j.n_rows, n_tiles = tiles_here(j);
+    const uint32_t lane = lane_anew(), n_tiles = tiles_here(j);
     for (uint32_t first = 0; first < n_tiles;) {
-        const S stages(j, first);
-        for (uint32_t i = S::mine(done); i < stages.n; i += Set::WARPS) {
+        const Stages<Set, F> stages(j, first);
+        for (Walk<Set, F> w(ring, stages, done); w.i < stages.n; w.go(ring, stages)) {
+            if (!held.is_full)
+                take_stage<true>(j, ring, w, lane, held);
             float acc[4] = {};
-            run_stage<Set, F>(j, room, ring, done + i, i % stages.each * Cell<F>::STEP, lane, held, acc);
-            float *to = sums + (size_t)i * n_rows * 16 + g;
-            if (2 * t < n_rows) {
-                to[2 * t * 16] = acc[0];
-                to[2 * t * 16 + 8] = acc[2];
-            }
-            if (2 * t + 1 < n_rows) {
-                to[(2 * t + 1) * 16] = acc[1];
-                to[(2 * t + 1) * 16 + 8] = acc[3];
-            }
+            run_stage(j, room, ring, w, lane, held, acc);
+            put_sums(sums + (size_t)w.i * j.n_rows * 16, j.n_rows, lane, acc);
         }
         done += stages.n;
-        meet<Set::WARPS * 32>();
-        finish_tiles<Set::WARPS>(j, first, stages.n / stages.each, stages.each, sums, early);
+        meet_all<Set, MEET_SUMS>();
         first += stages.at_once;
         if (first < n_tiles)
-            meet<Set::WARPS * 32>();
+            meet_all<Set, MEET_SUMS>();
     }
+    if (n_tiles == 0)
+        meet_all<Set, MEET_SUMS>();
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------------------------------
  */
 
-/* A barrier over the chip in two halves: this block has come. */
+/* A barrier over the chip in two halves, by one thread: this block has come; and all have, `round` times. */
+__device__ __forceinline__ void chip_add(uint32_t *counter)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+__device__ __forceinline__ void chip_see(const uint32_t *counter, uint32_t round)
+{
+    uint32_t seen;
+    do
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+    while (seen < round * gridDim.x);
+}
+
+/* The same by those who multiply: what they wrote is seen by the others, and what the others wrote by them. */
 template <int WARPS> __device__ __forceinline__ void chip_tell(uint32_t *counter)
 {
     meet<WARPS * 32>();
     if (threadIdx.x == 0)
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+        chip_add(counter);
 }
 
-/* All blocks have come `round` times, and this one sees what the others wrote before. */
 template <int WARPS> __device__ __forceinline__ void chip_wait(const uint32_t *counter, uint32_t round)
 {
-    if (threadIdx.x == 0) {
-        uint32_t seen;
-        do
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-        while (seen < round * gridDim.x);
-    }
+    if (threadIdx.x == 0)
+        chip_see(counter, round);
     __syncwarp();
     meet<WARPS * 32>();
+}
+
+/* The warps that end tiles. They also bring descriptions, tell when the block is through with a product, and see when
+ * all blocks are: those who multiply are at the next phase's first weights meanwhile. */
+template <class Set>
+__device__ __forceinline__ void run_ends(const struct resident_args &a, struct phase *described, const float *sums)
+{
+    const uint32_t thread = thread_anew() - (Set::WARPS + 1) * 32;
+    launch_wait();
+    for (uint32_t i = 0;; i++) {
+        const struct phase &p = described[i % DESCRIBED];
+        if (thread < 32 && i + 2 < a.n) { /* in place of the one before this, which nobody reads any more */
+            struct moving next;
+            next.take(a.program + i + 2);
+            next.put(described + (i + 2) % DESCRIBED);
+        }
+        if (p.kind == PHASE_PRODUCT) {
+            uint32_t step;
+            Set::visit(p.format, [&](auto f) { step = Cell<decltype(f)>::STEP; });
+            end_tiles<Set>(p.job, step, sums, thread);
+        }
+        if (i + 1 == a.n)
+            break;
+        if (p.kind == PHASE_PRODUCT) {
+            meet_at<MEET_ENDS, END_THREADS>();
+            if (thread == 0)
+                chip_add(a.barrier);
+        }
+        if (thread == 0)
+            chip_see(a.barrier, i + 1);
+        __syncwarp();
+        meet_all<Set, MEET_OPEN>();
+    }
+    if (thread == 0 && atomicAdd(a.barrier, 1) == a.n * gridDim.x - 1)
+        *a.barrier = 0;
 }
 
 template <class Set>
@@ -518,57 +676,47 @@ __device__ __forceinline__ void run_phases(const struct resident_args &a, struct
     struct attend_first &first, const struct ring &ring, unsigned char *room, float *sums)
 {
     constexpr int WARPS = Set::WARPS;
-    const bool describes =
-        threadIdx.x / 32 == WARPS - 1; /* brings the next phase's description, in place of the last */
     uint32_t done = 0;
-    struct moving next;
     launch_wait();
     if (threadIdx.x == 0 && a.first_attend < a.n) { /* seen by all when the first rows are there */
         const struct phase &p = a.program[a.first_attend];
         attend_first_load(p.attend, &first);
     }
     for (uint32_t i = 0; i < a.n; i++) {
-        const struct phase &p = described[i % 2];
+        const struct phase &p = described[i % DESCRIBED];
         Set::visit(p.format, [&](auto f) {
             using F = decltype(f);
             struct begun ahead;
-            struct holding held;
-            held.clear();
+            struct holding held = {}; /* zeros: what need not be set would be kept from phase to phase */
             ahead.load(p);
             if constexpr (!Set::IS_WHOLE) /* there it would take more registers than there are */
                 hold_ahead<Set, F>(p.job, ring, done, held);
             if (i > 0)
-                chip_wait<WARPS>(a.barrier, i);
-            if (describes && i + 1 < a.n)
-                next.take(a.program + i + 1);
-            if (!p.is_end_steady)
-                ahead.load_end(p.job);
+                meet_all<Set, MEET_OPEN>();
             load_rows<Set, F>(p, ahead, room);
-            if (describes && i + 1 < a.n)
-                next.put(described + (i + 1) % 2);
-            run_product<Set, F>(p.job, room, sums, ring, held, done, ahead.end);
+            run_product<Set, F>(p.job, room, sums, ring, held, done);
         });
         if (i + 1 == a.n)
             break;
-        chip_tell<WARPS>(a.barrier);
-        const struct phase &q = described[(i + 1) % 2];
+        const struct phase &q = described[(i + 1) % DESCRIBED];
         if (q.kind == PHASE_ATTEND) {
             const unsigned char *at = resident_attend_ahead<WARPS>(q.attend, first);
-            chip_wait<WARPS>(a.barrier, ++i);
-            if (describes && i + 1 < a.n)
-                next.take(a.program + i + 1);
+            meet_all<Set, MEET_OPEN>();
+            i++;
             resident_attend_phase<WARPS>(q.attend, room, first, at);
-            if (describes && i + 1 < a.n)
-                next.put(described + (i + 1) % 2);
             if (i + 1 == a.n)
                 break;
             chip_tell<WARPS>(a.barrier);
         }
     }
     launch_next();
-    if (threadIdx.x == 0 && atomicAdd(a.barrier, 1) == a.n * gridDim.x - 1)
-        *a.barrier = 0;
 }
+
+/* Registers of those who multiply, and of the group of four. No more together than the launch gives, 168 a thread:
+ * who asks for more waits for ever. */
+#define MULTIPLY_REGISTERS 216
+#define OTHER_REGISTERS    72
+static_assert(8 * MULTIPLY_REGISTERS + 4 * OTHER_REGISTERS <= 12 * 168, "with eight warps that multiply");
 
 template <class Set>
 __global__ void __launch_bounds__(resident_threads(Set::WARPS), 1)
@@ -576,28 +724,31 @@ __global__ void __launch_bounds__(resident_threads(Set::WARPS), 1)
 {
 #if __CUDA_ARCH__ >= 900
     SHARED_ROOM(shared);
-    __shared__ __align__(16) unsigned char described[3 * sizeof(struct phase)]; /* this, next; the carrier's */
+    __shared__ __align__(16) unsigned char described[(DESCRIBED + 1) * sizeof(struct phase)]; /* and the carrier's */
     __shared__ uint64_t barriers[2 * RESIDENT_SLOTS];
     __shared__ struct attend_first first;
-    const struct ring ring = {(unsigned char *)shared, barriers, barriers + RESIDENT_SLOTS, a.n_slots, a.slot_bytes};
-    unsigned char *room = ring.slots + (size_t)ring.n * ring.bytes;
-    const uint32_t warp = threadIdx.x / 32;
+    const uint32_t warp = thread_anew() / 32;
     if (threadIdx.x < 2 * RESIDENT_SLOTS) /* full: a lane of the carrier each; free: one word of the warp's */
         barrier_init(&barriers[threadIdx.x], threadIdx.x < RESIDENT_SLOTS ? 32 : 1);
+    const struct ring made = {(unsigned char *)shared, shared_at(barriers), a.n_slots, a.slot_bytes};
     struct phase *const phases = (struct phase *)described;
-    if (warp == 0) {
+    if (warp < 2 && warp < a.n) {
         struct moving begin;
-        begin.take(a.program);
-        begin.put(phases);
+        begin.take(a.program + warp);
+        begin.put(phases + warp);
     }
     __syncthreads();
     if (warp >= Set::WARPS) {
-        warpgroup_registers_down<56>();
+        warpgroup_registers_down<OTHER_REGISTERS>();
+        const struct ring ring = made.found_anew();
         if (warp == Set::WARPS)
-            carry<Set>(a, ring, phases + 2);
+            carry<Set>(a, ring, phases + DESCRIBED);
+        else
+            run_ends<Set>(a, phases, (const float *)(ring.room() + a.room_bytes));
     } else {
-        warpgroup_registers_up<224>();
-        run_phases<Set>(a, phases, first, ring, room, (float *)(room + a.room_bytes));
+        warpgroup_registers_up<MULTIPLY_REGISTERS>();
+        const struct ring ring = made.found_anew();
+        run_phases<Set>(a, phases, first, ring, ring.room(), (float *)(ring.room() + a.room_bytes));
     }
 #endif
 }

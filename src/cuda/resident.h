@@ -82,8 +82,8 @@ __host__ __device__ inline uint32_t resident_row_bytes(enum resident_set set, ui
     return width * 2 + (set == RESIDENT_QUANT ? width / 32 * 8 : 0);
 }
 
-/* Threads of a block in which so many warps multiply: the one that carries has a group of four for itself, whose
- * registers the others get. */
+/* Threads of a block in which so many warps multiply: the one that carries, and those that end, are a group of four,
+ * whose registers the others get. */
 __host__ __device__ constexpr uint32_t resident_threads(uint32_t warps)
 {
     return (warps + 4) * 32;

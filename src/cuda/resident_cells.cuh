@@ -28,19 +28,31 @@ __device__ __forceinline__ void copy16(uint32_t to, const unsigned char *from)
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/* Columns of 128 bytes of 16 rows, from byte `at` of each; nothing past `end`. ROW: bytes between rows. */
+/* Columns of 128 bytes of 16 rows, from byte `at` of each; nothing past `end`. ROW: bytes between rows. Addresses
+ * differ by constants, which cost nothing: one that is made for each copy waits until the copy before has read its own.
+ */
 template <uint32_t ROW>
 __device__ __forceinline__ void fetch_units(unsigned char *slot, const struct cell_rows &w, uint32_t at, uint32_t end)
 {
     const uint32_t lane = threadIdx.x % 32, u = lane % 8, row = lane / 8;
     const uint32_t to = shared_at(slot) + row * ROW + (u ^ (row & 1) << 2) * 16;
-    const bool whole = at + ROW <= end;
+    const unsigned char *from[4];
 #pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        from[i] = w.unit[i] + at;
+    if (at + ROW <= end) {
+#pragma unroll
+        for (uint32_t c = 0; c < ROW / 128; c++)
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++)
+                copy16(to + i * 4 * ROW + c * 128, from[i] + c * 128);
+        return;
+    }
     for (uint32_t c = 0; c < ROW / 128; c++)
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
-            if (whole || at + c * 128 + u * 16 < end)
-                copy16(to + i * 4 * ROW + c * 128, w.unit[i] + at + c * 128);
+            if (at + c * 128 + u * 16 < end)
+                copy16(to + i * 4 * ROW + c * 128, from[i] + c * 128);
 }
 
 /* Unit u of a row. */
@@ -53,10 +65,13 @@ template <uint32_t ROW> __device__ __forceinline__ uint4 unit_of(const unsigned 
 template <uint32_t UNITS, uint32_t PITCH>
 __device__ __forceinline__ void fetch_rest(unsigned char *slot, const unsigned char *from, uint32_t at, uint32_t end)
 {
-    const uint32_t lane = threadIdx.x % 32, row = lane % 16;
-    for (uint32_t u = lane / 16; u < UNITS; u += 2)
-        if (at + u * 16 < end)
-            copy16(shared_at(slot) + row * PITCH + u * 16, from + at + u * 16);
+    const uint32_t lane = threadIdx.x % 32, row = lane % 16, first = lane / 16;
+    const uint32_t to = shared_at(slot) + row * PITCH + first * 16;
+    from += at + first * 16;
+#pragma unroll
+    for (uint32_t u = 0; u < UNITS; u += 2)
+        if (u + first < UNITS && at + (u + first) * 16 < end)
+            copy16(to + u * 16, from + u * 16);
 }
 
 /* What a lane has of a stage: rows g and g + 8 by turns, slice by slice. */

@@ -120,24 +120,6 @@ template <typename T> struct ChainPiece {
     }
 };
 
-/* Where a warp is in the ring: its next stage lies `step` places on. */
-struct chain_place {
-    uint32_t slot, parity;
-
-    __device__ __forceinline__ chain_place(const struct ring &ring, uint32_t stage)
-        : slot(stage % ring.n), parity(stage / ring.n & 1)
-    {
-    }
-    __device__ __forceinline__ void go(const struct ring &ring, uint32_t step)
-    {
-        slot += step;
-        if (slot >= ring.n) {
-            slot -= ring.n;
-            parity ^= 1;
-        }
-    }
-};
-
 /* A register that holds whatever it held. */
 __device__ __forceinline__ uint32_t nothing()
 {
@@ -150,14 +132,14 @@ __device__ __forceinline__ uint32_t nothing()
  * comes out of shared memory. */
 template <typename T>
 __device__ __forceinline__ void chain_sum(uint32_t n_in, const uint16_t *row, const struct ring &ring,
-    struct chain_place at, uint32_t step, float low[4], float high[4])
+    struct ring_place at, uint32_t step, float low[4], float high[4])
 {
     constexpr uint32_t PIECES = CHAIN_STEP / 16;
     const uint32_t n_whole = n_in / CHAIN_STEP, rest = n_in % CHAIN_STEP / 16;
     ChainPiece<T> even, odd = {}; /* zeros at first, which change no bit */
     for (uint32_t s = 0; s < n_whole; s++) {
-        const unsigned char *slot = ring.slots + (size_t)at.slot * ring.bytes;
-        barrier_wait(&ring.full[at.slot], at.parity);
+        const unsigned char *slot = ring.slot(at.slot);
+        barrier_wait(ring.full_at(at.slot), at.parity);
 #pragma unroll
         for (uint32_t first = 0; first < PIECES; first += 2 * CHAIN_PIECE) {
             even.load(slot, row, first);
@@ -173,9 +155,9 @@ __device__ __forceinline__ void chain_sum(uint32_t n_in, const uint16_t *row, co
     odd.multiply(low, high, nothing());
     if (rest == 0)
         return;
-    barrier_wait(&ring.full[at.slot], at.parity);
+    barrier_wait(ring.full_at(at.slot), at.parity);
     for (uint32_t first = 0; first < rest; first += CHAIN_PIECE) { /* rows are whole 64 elements */
-        odd.load(ring.slots + (size_t)at.slot * ring.bytes, row, first);
+        odd.load(ring.slot(at.slot), row, first);
         odd.multiply(low, high, nothing());
     }
     release(ring, at.slot, threadIdx.x % 32);
@@ -216,7 +198,7 @@ __device__ void chain_product(const struct skinny_job &j, const uint16_t *room, 
             if (first > 0 && mine.has)
                 in = end_load(j, mine.row, 0, ra, rb);
             float low[4] = {}, high[4] = {};
-            chain_sum<T>(j.n_in, row, ring, chain_place(ring, done + warp), now, low, high);
+            chain_sum<T>(j.n_in, row, ring, ring_place(ring, done + warp), now, low, high);
             const float a = __shfl_up_sync(ALL_LANES, low[1], 8), b = __shfl_up_sync(ALL_LANES, high[1], 8);
             const bool odd = mine.pair % 2 == 1;
             if (mine.has)
@@ -229,8 +211,10 @@ __device__ void chain_product(const struct skinny_job &j, const uint16_t *room, 
 /* ---- the kernel ----------------------------------------------------------------------------------------------------
  */
 
-/* As begun; the end is that of the warp's tile of the first group. */
+/* And what the end of the warp's tile of the first group needs. */
 struct chain_begun : begun {
+    struct end_in end;
+
     __device__ __forceinline__ void load_end(const struct skinny_job &j)
     {
         const uint32_t warp = threadIdx.x / 32;
@@ -244,7 +228,8 @@ struct chain_begun : begun {
 
     __device__ __forceinline__ void load(const struct phase &p)
     {
-        load_gains(p);
+        begun::load(p);
+        end = {};
         if (p.is_end_steady)
             load_end(p.job);
     }
@@ -308,8 +293,7 @@ __global__ void __launch_bounds__((CHAIN_WARPS + 1) * 32, 1)
     __shared__ uint64_t barriers[2 * RESIDENT_SLOTS];
     __shared__ struct chunk_seqs seqs;
     __shared__ const unsigned char *rows[CHAIN_WARPS * 16];
-    const struct ring ring = {(unsigned char *)memory, barriers, barriers + RESIDENT_SLOTS, a.n_slots, a.slot_bytes};
-    unsigned char *room = ring.slots + (size_t)ring.n * ring.bytes;
+    const struct ring ring = {(unsigned char *)memory, shared_at(barriers), a.n_slots, a.slot_bytes};
     const uint32_t warp = threadIdx.x / 32;
     if (threadIdx.x < 2 * RESIDENT_SLOTS) /* full: a lane of the carrier each; free: one word of the warp's */
         barrier_init(&barriers[threadIdx.x], threadIdx.x < RESIDENT_SLOTS ? 32 : 1);
@@ -323,7 +307,7 @@ __global__ void __launch_bounds__((CHAIN_WARPS + 1) * 32, 1)
     if (warp == CHAIN_WARPS)
         chain_carry(a, ring, phases + 2, rows);
     else
-        chain_phases<T>(a, phases, seqs, ring, room);
+        chain_phases<T>(a, phases, seqs, ring, ring.room());
 #endif
 }
 

@@ -58,6 +58,13 @@ __device__ __forceinline__ uint32_t lane_anew()
     return thread_anew() % 32;
 }
 
+/* The same for another number. */
+__device__ __forceinline__ uint32_t anew(uint32_t x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 /* The larger one; NaN where one is. */
 __device__ __forceinline__ float larger(float a, float b)
 {

@@ -46,11 +46,16 @@ __device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals) : "memory");
 }
 
-__device__ __forceinline__ void barrier_arrive(uint64_t *b)
+__device__ __forceinline__ void barrier_arrive(uint32_t at)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 #endif
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t *b)
+{
+    barrier_arrive(shared_at(b));
 }
 
 /* An arrival, and so many bytes to come. */
@@ -67,16 +72,21 @@ __device__ __forceinline__ void barrier_arrive_expect(uint64_t *b, uint32_t byte
 }
 
 /* The barrier's round of this parity is over: whether; and wait until. */
-__device__ __forceinline__ bool barrier_is_over(uint64_t *b, uint32_t parity)
+__device__ __forceinline__ bool barrier_is_over(uint32_t at, uint32_t parity)
 {
     uint32_t done = 0;
 #if __CUDA_ARCH__ >= 900
     asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(done)
-                 : "r"(shared_at(b)), "r"(parity)
+                 : "r"(at), "r"(parity)
                  : "memory");
 #endif
     return done != 0;
+}
+
+__device__ __forceinline__ bool barrier_is_over(uint64_t *b, uint32_t parity)
+{
+    return barrier_is_over(shared_at(b), parity);
 }
 
 __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity)
