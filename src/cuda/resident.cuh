@@ -700,10 +700,8 @@ __device__ __forceinline__ void run_phases(const struct resident_args &a, struct
             break;
         const struct phase &q = described[(i + 1) % DESCRIBED];
         if (q.kind == PHASE_ATTEND) {
-            const unsigned char *at = resident_attend_ahead<WARPS>(q.attend, first);
-            meet_all<Set, MEET_OPEN>();
+            resident_attend_phase<WARPS>(q.attend, room, first, [] { meet_all<Set, MEET_OPEN>(); });
             i++;
-            resident_attend_phase<WARPS>(q.attend, room, first, at);
             if (i + 1 == a.n)
                 break;
             chip_tell<WARPS>(a.barrier);

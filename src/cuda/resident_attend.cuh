@@ -6,8 +6,9 @@
  * any other. Values are the tall operand of the second product, an element of the head a row: two positions' words give
  * a pair for two elements. The weights between turn by a transposition of registers.
  *
- * What a block's first item needs of the cache comes into the second-level cache before the barrier that the phase
- * waits for.
+ * What a block's first item needs of the cache is asked for before the barrier that the phase waits for: each warp's
+ * first group comes into its registers, all but the newest position, which the phase before writes; the next one comes
+ * into the second-level cache.
  *
  * Parts of a sequence are joined by the block that finishes last, as in attend_team.cu. */
 #ifndef CUDA_RESIDENT_ATTEND_CUH
@@ -28,26 +29,35 @@ template <int D> struct Held {
     float top[2], sum[2], out[D / 16][4];
 };
 
+/* A group of 16 positions of the cache: where it lies, and what a lane has of it. */
+template <int D> struct Group {
+    const unsigned char *at; /* NULL = nothing was asked for */
+    uint4 k[2][D / 32], v[4][D / 64];
+};
+
 template <typename T, int D> struct Small {
     /* Keys and values of the 16 positions at `at`, from p on; those that do not exist are the first of the group, and
-     * weigh nothing. */
-    static __device__ __forceinline__ void load(const struct attend_job &j, const unsigned char *at, uint32_t p,
-        uint32_t end, uint4 k[2][D / 32], uint4 v[4][D / 64])
+     * weigh nothing. Of them those that are wanted(position). */
+    template <class Wanted>
+    static __device__ __forceinline__ void load(
+        const struct attend_job &j, const unsigned char *at, uint32_t p, uint32_t end, Group<D> &to, Wanted &&wanted)
     {
         const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const uint32_t row = p + g + 8 * half < end ? g + 8 * half : 0;
+            if (wanted(p + row))
 #pragma unroll
-            for (int i = 0; i < D / 32; i++)
-                k[half][i] = load_past(at + j.k_at + (size_t)row * j.row_bytes + (32 * i + 8 * t) * 2);
+                for (int i = 0; i < D / 32; i++)
+                    to.k[half][i] = load_past(at + j.k_at + (size_t)row * j.row_bytes + (32 * i + 8 * t) * 2);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const uint32_t which = 2 * t + i % 2 + i / 2 * 8, row = p + which < end ? which : 0;
+            if (wanted(p + row))
 #pragma unroll
-            for (int h = 0; h < D / 64; h++)
-                v[i][h] = load_past(at + j.v_at + (size_t)row * j.row_bytes + (64 * h + 8 * g) * 2);
+                for (int h = 0; h < D / 64; h++)
+                    to.v[i][h] = load_past(at + j.v_at + (size_t)row * j.row_bytes + (64 * h + 8 * g) * 2);
         }
     }
 
@@ -69,9 +79,11 @@ template <typename T, int D> struct Small {
     }
 
     static __device__ __forceinline__ void fold(const struct attend_job &j, uint32_t p, uint32_t begin, uint32_t end,
-        const uint32_t q[D / 32][4], const uint4 k[2][D / 32], const uint4 v[4][D / 64], Held<D> &h)
+        const uint32_t q[D / 32][4], const Group<D> &group, Held<D> &h)
     {
         const uint32_t g = threadIdx.x % 32 / 4;
+        const auto &k = group.k;
+        const auto &v = group.v;
         float s[4] = {};
 #pragma unroll
         for (int i = 0; i < D / 32; i++) {
@@ -184,26 +196,28 @@ struct reach {
     }
 };
 
-/* known: where the warp's first group lies, or NULL. */
+/* group: what there is of the warp's first one. */
 template <int WARPS, typename T, int D>
-__device__ void attend_item(const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, uint32_t split,
-    const unsigned char *known, float *room, float *stats)
+__device__ __forceinline__ void attend_item(const struct attend_job &j, const struct plan_item &item, uint32_t kv_head,
+    uint32_t split, Group<D> &group, float *room, float *stats)
 {
     using S = Small<T, D>;
     const struct reach r(j, item, split);
     const uint32_t first_part = r.begin / split;
     if (item.part < first_part)
         return;
-    const uint32_t *table = j.table + item.s.table_at;
+    const uint32_t *table = j.table + item.s.table_at, newest = item.s.n_kv - 1;
     uint32_t q[D / 32][4];
     Held<D> h = {};
     h.top[0] = h.top[1] = -INFINITY;
     S::load_q(j, item.s.first_row, kv_head, q);
     for (uint32_t p = r.p; p < r.hi; p += WARPS * 16) {
-        uint4 k[2][D / 32], v[4][D / 64];
-        S::load(j, known != NULL ? known : position_at(j, table, kv_head, p), p, r.hi, k, v);
-        known = NULL;
-        S::fold(j, p, r.begin, r.hi, q, k, v, h);
+        if (group.at != NULL)
+            S::load(j, group.at, p, r.hi, group, [&](uint32_t at) { return at == newest; });
+        else
+            S::load(j, position_at(j, table, kv_head, p), p, r.hi, group, [](uint32_t) { return true; });
+        group.at = NULL;
+        S::fold(j, p, r.begin, r.hi, q, group, h);
     }
     S::share(h, j.per_kv, room, stats);
     meet<WARPS * 32>();
@@ -233,51 +247,58 @@ __device__ __forceinline__ void prefetch_line(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-#define GROUPS_AHEAD 2 /* of a warp: long contexts have time for theirs */
-
-/* Ahead of the barrier: where the warp's first group of the cache lies; NULL where it has none. It is asked for, and so
- * is the one behind it. */
-template <int WARPS>
-__device__ __forceinline__ const unsigned char *resident_attend_ahead(
-    const struct attend_job &j, const struct attend_first &first)
+/* Ahead of the barrier: the warp's first group of the cache is asked for, and so is the one behind it. */
+template <int WARPS, typename T, int D>
+__device__ __forceinline__ void attend_ahead(
+    const struct attend_job &j, const struct attend_first &first, Group<D> &group)
 {
+    group = {};
     if (blockIdx.x >= first.n_items * j.n_kv_heads)
-        return NULL;
+        return;
     const struct reach r(j, first.item, first.split);
     if (r.p >= r.hi)
-        return NULL;
-    const uint32_t *table = j.table + first.item.s.table_at;
-    const unsigned char *mine = NULL;
-    for (uint32_t p = r.p; p < min(r.hi, r.p + GROUPS_AHEAD * WARPS * 16); p += WARPS * 16) {
-        const unsigned char *at = position_at(j, table, blockIdx.x % j.n_kv_heads, p);
-        mine = p == r.p ? at : mine;
-        for (uint32_t i = threadIdx.x % 32 * 128; i < 16 * j.row_bytes; i += 32 * 128) {
-            prefetch_line(at + j.k_at + i);
-            prefetch_line(at + j.v_at + i);
-        }
+        return;
+    const uint32_t *table = j.table + first.item.s.table_at, kv_head = blockIdx.x % j.n_kv_heads;
+    const uint32_t newest = first.item.s.n_kv - 1;
+    group.at = position_at(j, table, kv_head, r.p);
+    Small<T, D>::load(j, group.at, r.p, r.hi, group, [&](uint32_t at) { return at != newest; });
+    if (r.p + WARPS * 16 >= r.hi)
+        return;
+    const unsigned char *next = position_at(j, table, kv_head, r.p + WARPS * 16);
+    for (uint32_t i = threadIdx.x % 32 * 128; i < 16 * j.row_bytes; i += 32 * 128) {
+        prefetch_line(next + j.k_at + i);
+        prefetch_line(next + j.v_at + i);
     }
-    return mine;
 }
 
-template <int WARPS>
-__device__ void resident_attend_phase(
-    const struct attend_job &j, unsigned char *room, const struct attend_first &first, const unsigned char *at)
+template <int WARPS, typename T, int D, class Open>
+__device__ __forceinline__ void attend_items(
+    const struct attend_job &j, unsigned char *room, const struct attend_first &first, Open &&open)
 {
     float *stats = (float *)room, *joined = stats + WARPS * RESIDENT_HEADS * 2;
     const uint32_t n = first.n_items * j.n_kv_heads, split = first.split;
+    Group<D> group;
+    attend_ahead<WARPS, T>(j, first, group);
+    open();
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         const struct plan_item item = i == blockIdx.x ? first.item : j.items[i / j.n_kv_heads];
-        const unsigned char *known = i == blockIdx.x ? at : NULL;
-        const uint32_t kv_head = i % j.n_kv_heads;
-        if (j.dtype == DTYPE_BF16 && j.head_dim == 128)
-            attend_item<WARPS, __nv_bfloat16, 128>(j, item, kv_head, split, known, joined, stats);
-        else if (j.dtype == DTYPE_BF16)
-            attend_item<WARPS, __nv_bfloat16, 64>(j, item, kv_head, split, known, joined, stats);
-        else if (j.head_dim == 128)
-            attend_item<WARPS, __half, 128>(j, item, kv_head, split, known, joined, stats);
-        else
-            attend_item<WARPS, __half, 64>(j, item, kv_head, split, known, joined, stats);
+        attend_item<WARPS, T>(j, item, i % j.n_kv_heads, split, group, joined, stats);
     }
+}
+
+/* open() waits for the barrier in front of the phase. */
+template <int WARPS, class Open>
+__device__ __forceinline__ void resident_attend_phase(
+    const struct attend_job &j, unsigned char *room, const struct attend_first &first, Open &&open)
+{
+    if (j.dtype == DTYPE_BF16 && j.head_dim == 128)
+        attend_items<WARPS, __nv_bfloat16, 128>(j, room, first, open);
+    else if (j.dtype == DTYPE_BF16)
+        attend_items<WARPS, __nv_bfloat16, 64>(j, room, first, open);
+    else if (j.head_dim == 128)
+        attend_items<WARPS, __half, 128>(j, room, first, open);
+    else
+        attend_items<WARPS, __half, 64>(j, room, first, open);
 }
 
 #endif
