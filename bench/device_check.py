@@ -183,6 +183,13 @@ MANY_SHAPES = ((256, 768), (72, 1000), (1096, 520), (200, 2600))
 MANY_WIDE = ((72, 14344), (72, 16392))  # so many tiles that those of 224 and of 256 weight rows are the fewer (132 SMs)
 
 
+def by_many(*args, **more):
+    before, got = ops.many_launches(), ops.feed_forward("cuda", *args, **more)
+    if ops.many_launches() == before:
+        raise RuntimeError("feed-forward was made by another kernel")
+    return got
+
+
 def check_many(seed):
     """Gate and up of many rows as one kernel: odd widths, biases, both gates."""
     counts, shapes = of((65, 96, 128, 129, 200, 256, 257, 300, 1000), (65, 200)), of(MANY_SHAPES, MANY_SHAPES[1:2])
@@ -192,8 +199,8 @@ def check_many(seed):
         for i, r in enumerate(counts):
             wide = MANY_WIDE if r in of((65, 200, 257), (200,)) else ()
             for j, s in enumerate((shapes if r < 1000 else shapes[:1]) + wide):
-                cases.append(lambda r=r, s=s, b=(i + j) % 2 == 0, g=glu: ops.feed_forward(
-                    "cuda", dtype, r, *s, seed + r, glu=g, biased=b))
+                cases.append(lambda r=r, s=s, b=(i + j) % 2 == 0, g=glu: by_many(
+                    dtype, r, *s, seed + r, glu=g, biased=b))
         group(f"many {glu.__name__} {dtype}, {len(cases)} cases", 4 * PRODUCTS[dtype], cases)
     ops.prefer("table")
 

@@ -47,6 +47,13 @@ static bool map_matrix(
     return tma_map_boxes(d, map, p, 2, sizes, &row_bytes, box);
 }
 
+static uint64_t n_launches;
+
+extern "C" uint64_t cuda_many_launches(void)
+{
+    return n_launches;
+}
+
 template <typename T, int N> static void launch(struct dev *d, struct many_job *f)
 {
     const struct skinny_job *j = &f->j;
@@ -58,6 +65,7 @@ template <typename T, int N> static void launch(struct dev *d, struct many_job *
     const uint32_t pairs = f->n_high * f->n_wide, most = d->n_sms / MANY_PAIR;
     cuda_launch_cluster(d, many_kernel<T, N>, dim3(MANY_PAIR * (pairs < most ? pairs : most)), MANY_THREADS + 32,
         ManyShape<N>::BYTES, MANY_PAIR, *f);
+    n_launches++;
 }
 
 template <typename T> static void launch_cut(struct dev *d, struct many_job *f, uint32_t n)

@@ -37,6 +37,13 @@ def prefer(way):
     library().quern_op_prefer(WAYS[way])
 
 
+def many_launches():
+    """How often gate and up of many rows were made by one kernel so far."""
+    count = library().quern_op_many_launches
+    count.restype = ctypes.c_uint64
+    return count()
+
+
 def wide(on):
     """Whether attention of many rows may use the warpgroup's matrix unit."""
     library().quern_op_wide(int(on))
@@ -107,16 +114,18 @@ def feed_forward(backend, dtype, rows, n, ffn, seed, experts=0, top_k=0, fp8=Fal
     if code != 0:
         raise RuntimeError(f"feed-forward failed with {code}")
     a = normed(x)
-    want = np.zeros((rows, n))
     gate, up, down, router = (w.astype(np.float64) for w in (gate, up, down, router))
+
+    def of_expert(e, a):
+        return (glu(a @ gate[e].T + biases[0]) * (a @ up[e].T + biases[1])) @ down[e].T
+
+    want = np.zeros((rows, n)) if experts else of_expert(0, a)
     logits = a @ router.T
-    for row in range(rows):
-        chosen = np.argsort(-logits[row], kind="stable")[:top_k] if experts else [0]
+    for row in range(rows if experts else 0):
+        chosen = np.argsort(-logits[row], kind="stable")[:top_k]
         share = np.exp(logits[row, chosen] - logits[row, chosen].max())
-        share = share / share.sum() if experts else [1.0]
-        for e, s in zip(chosen, share):
-            h = glu(gate[e] @ a[row] + biases[0]) * (up[e] @ a[row] + biases[1])
-            want[row] += s * (down[e] @ h)
+        for e, s in zip(chosen, share / share.sum()):
+            want[row] += s * of_expert(e, a[row])
     return got.astype(np.float64) - x, want
 
 

@@ -172,6 +172,15 @@ EXPORT void quern_op_prefer(int way)
     (void)way;
 }
 
+EXPORT uint64_t quern_op_many_launches(void)
+{
+#ifdef QUERN_CUDA
+    return cuda_many_launches();
+#else
+    return 0;
+#endif
+}
+
 EXPORT void quern_op_wide(int on)
 {
 #ifdef QUERN_CUDA
