@@ -14,6 +14,7 @@ extern "C" {
 #define SLAB_MOST     ((size_t)1 << 30)
 #define SLAB_ALIGN    256
 #define STAGING_BYTES ((size_t)128 << 20)
+#define CONVERT_BYTES ((size_t)4 << 20) /* of rows that the host makes f16 before they are sent */
 
 /* ---- slabs ---------------------------------------------------------------------------------------------------------
  */
@@ -145,18 +146,23 @@ static enum err upload_converted(struct dev *d, const struct tensor_view *v, str
     const float *scales, struct error *e)
 {
     const uint64_t rows = tensor_n_rows(v), n = m->n_in;
+    const uint64_t at_once = MIN(rows, MAX((uint64_t)1, CONVERT_BYTES / m->row_bytes));
     uint64_t bad;
     if (!tensor_is_finite(v, &bad))
         return FAIL(e, ERR_FORMAT, "it holds a value that is not finite, near element %llu", (unsigned long long)bad);
     float *line = (float *)mem_array(n, sizeof(float));
-    uint16_t *halves = (uint16_t *)mem_array(n, sizeof(uint16_t));
+    uint16_t *halves = (uint16_t *)mem_array(at_once * n, sizeof(uint16_t));
     enum err err = line == NULL || halves == NULL ? FAIL(e, ERR_NOMEM, "no memory to convert weights") : OK;
     for (uint64_t i = 0; err == OK && i < rows; i++) {
+        const uint64_t at = i % at_once;
         err = dequant_row(v->dtype, tensor_row(v, i), line, n, e);
         for (uint64_t k = 0; err == OK && k < n; k++)
-            halves[k] = f16_from_f32(scales != NULL ? line[k] * scales[i] : line[k]);
-        CUDA_DO(d, cudaMemcpyAsync(to + i * m->row_bytes, halves, n * 2, cudaMemcpyHostToDevice, d->stream));
-        CUDA_DO(d, cudaStreamSynchronize(d->stream));
+            halves[at * n + k] = f16_from_f32(scales != NULL ? line[k] * scales[i] : line[k]);
+        if (at + 1 == at_once || i + 1 == rows) {
+            CUDA_DO(d, cudaMemcpyAsync(to + (i - at) * m->row_bytes, halves, (at + 1) * m->row_bytes,
+                           cudaMemcpyHostToDevice, d->stream));
+            CUDA_DO(d, cudaStreamSynchronize(d->stream));
+        }
     }
     mem_free(line);
     mem_free(halves);
