@@ -1,8 +1,8 @@
 """compute-sanitizer over bench/device_check.py --small: every kernel that the parity checks reach, under each of the
-four tools. A line for each tool and group of checks; ends with 1 if anything was reported, a check failed or time ran
-out.
+four tools. Names what was reported, what failed and what had no time, then a line for each tool; ends with 1 if there
+was any of it.
 
-usage: bench/cuda-sanitize [TOOL,...] [--only GROUP,...] [--jobs N] [--timeout SECONDS] [--log FILE]
+usage: bench/cuda-sanitize [TOOL,...] [--only GROUP,...] [--jobs N] [--limit SECONDS] [--log FILE]
 
 Groups run in processes of their own, several at a time: the card is theirs by turns, so that kernels whose blocks wait
 for each other have all of it while they run.
@@ -26,49 +26,80 @@ LIBRARY = "nvjet|cublas|cutlass|gemm|gemv|splitKreduce"
 BARRIERS = ["--num-cuda-barriers", "64"]  # in shared memory: as many as a resident kernel has
 # the slowest first
 TOOLS = {"racecheck": ["--kernel-name-exclude", "regex=" + LIBRARY.removeprefix("nvjet|"), "--print-limit", "10000",
-                       "--racecheck-num-workers", "2", *BARRIERS],
+                       "--racecheck-num-workers", "1", *BARRIERS],
          "initcheck": [],
          "memcheck": ["--kernel-name-exclude", "regex=" + LIBRARY],
          "synccheck": ["--kernel-name-exclude", "regex=" + LIBRARY, *BARRIERS]}
 REPORTED = 9  # the exit status when a tool has something to say
-# and how many processes share a group
-GROUPS = {"attention": 4, "deterministic": 6, "resident": 5, "wide": 3, "slim": 3, "even": 3, "feed": 3, "products": 3,
-          "models": 2, "flow": 1, "chosen": 1, "verify": 1, "architectures": 1, "checkpoint": 1, "sample": 1}
-running = set()
+# The slowest first; how many processes share a group under racecheck, and under the others, where most of a process's
+# time is its start.
+GROUPS = {"chosen": (1, 1), "deterministic": (6, 2), "resident": (4, 2), "checkpoint": (3, 1), "verify": (2, 1),
+          "models": (3, 1), "architectures": (3, 1), "feed": (4, 2), "attention": (4, 2), "wide": (3, 1),
+          "slim": (3, 2), "sample": (1, 1), "even": (2, 2), "products": (2, 1), "flow": (1, 1)}
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?$|RACECHECK SUMMARY: (\d+) hazard)", re.MULTILINE)
 THEIRS = re.compile(rf"(?:Error|Warning): Race reported between \w+ access at \S*(?:{LIBRARY})")
+running = set()
 
 
-def run(tool, group, part, port, timeout):
-    """(what was reported, how it ended, seconds, all that was printed) of one process."""
-    command = [
-        "compute-sanitizer", "--tool", tool, "--error-exitcode", str(REPORTED), "--show-backtrace", "device",
-        "--launch-timeout", "300", "--port", str(port), *TOOLS[tool], sys.executable,
-        str(ROOT / "bench/device_check.py"), "--small", "--seed", "1", "--only", group, "--part",
-        f"{part}/{GROUPS[group]}"]
-    began = time.time()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                          start_new_session=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"}) as p:
-        running.add(p.pid)
+class Job:
+    """A part of a group under a tool: what to run, then how it went."""
+
+    def __init__(self, tool, group, part, parts, port):
+        self.tool, self.group, self.name = tool, group, f"{tool} {group} {part}/{parts}"
+        self.command = [
+            "compute-sanitizer", "--tool", tool, "--error-exitcode", str(REPORTED), "--show-backtrace", "device",
+            "--launch-timeout", "300", "--port", str(port), *TOOLS[tool], sys.executable,
+            str(ROOT / "bench/device_check.py"), "--small", "--seed", "1", "--only", group, "--part", f"{part}/{parts}"]
+        self.reports, self.ended, self.text, self.began, self.seconds = 0, "not run", "", 0.0, 0.0
+
+    def run(self, limit):
+        self.began = time.time()
+        if self.began >= limit:
+            return self
+        with subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", start_new_session=True,
+                              env=os.environ | {"OPENBLAS_NUM_THREADS": "1"}) as p:
+            running.add(p.pid)
+            try:
+                self.text, code = p.communicate(timeout=limit - self.began)[0], p.returncode
+            except subprocess.TimeoutExpired:
+                os.killpg(p.pid, signal.SIGKILL)
+                self.text, code = p.communicate()[0], None
+            running.remove(p.pid)
+        self.seconds = time.time() - self.began
+        found = [int(a or b) for a, b in SUMMARY.findall(self.text)]
+        self.reports = max(sum(found) - len(THEIRS.findall(self.text)), 0)
+        is_clean = len(found) == 1 and self.reports == 0 and code in (0, REPORTED) and "\n0 mismatches\n" in self.text
+        self.ended = "not finished" if code is None else "ok" if is_clean else "FAILED" if found else "no summary"
+        return self
+
+
+def plan(tools, groups):
+    jobs = []
+    for tool in tools:
+        for group in groups:
+            parts = GROUPS[group][tool != "racecheck"]
+            jobs += [Job(tool, group, i + 1, parts, 30000 + 16 * (len(jobs) + i)) for i in range(parts)]
+    return jobs
+
+
+def run_all(jobs, at_once, limit, log):
+    """Runs them, in the order they stand in; a line for each that did not go well. False: it was interrupted."""
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         try:
-            text, code = p.communicate(timeout=timeout)[0], p.returncode
-        except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL)
-            text, code = p.communicate()[0], None
-        running.remove(p.pid)
-    found = [int(a or b) for a, b in SUMMARY.findall(text)]
-    ours = sum(found) - len(THEIRS.findall(text))
-    is_clean = len(found) == 1 and ours == 0 and code in (0, REPORTED) and "\n0 mismatches\n" in text
-    ended = "timed out" if code is None else "ok" if is_clean else "FAILED" if found else "no summary"
-    return max(ours, 0), ended, time.time() - began, f"#### {tool} {group} {part}: {' '.join(command)}\n{text}\n"
-
-
-def show(line, results):
-    """The line of a tool and a group; whether something is wrong there."""
-    ended = sorted({r[1] for r in results if r[1] != "ok"}) or ["ok"]
-    print(f"{line[0]:10} {line[1]:14} {sum(r[0] for r in results):5} reports {max(r[2] for r in results):6.0f} s  "
-          f"{', '.join(ended)}", flush=True)
-    return ended != ["ok"]
+            for done in concurrent.futures.as_completed([pool.submit(job.run, limit) for job in jobs]):
+                job = done.result()
+                log.write(f"#### {job.name}: {job.ended}, {job.seconds:.0f} s: {' '.join(job.command)}\n{job.text}\n")
+                log.flush()
+                if job.ended != "ok":
+                    print(f"{job.name}: {job.ended}, {job.reports} reports, {job.seconds:.0f} s", flush=True)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            pool.shutdown(wait=False, cancel_futures=True)
+            for pid in list(running):
+                os.killpg(pid, signal.SIGKILL)
+            return False
+    return True
 
 
 def main():
@@ -76,7 +107,7 @@ def main():
     parser.add_argument("tools", nargs="?", default=",".join(TOOLS), help="with commas between")
     parser.add_argument("--only", default=",".join(GROUPS), help="groups of checks, with commas between")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
-    parser.add_argument("--timeout", type=float, default=900, help="of one process, in seconds")
+    parser.add_argument("--limit", type=float, default=600, help="of all of it, in seconds")
     parser.add_argument("--log", default="build/sanitize.log", help="what the sanitizers print")
     args = parser.parse_args()
     for given, known in ((args.tools, TOOLS), (args.only, GROUPS)):
@@ -86,30 +117,23 @@ def main():
     if shutil.which("compute-sanitizer") is None:
         sys.exit("there is no compute-sanitizer here; it comes with the CUDA toolkit")
     pathlib.Path(args.log).parent.mkdir(parents=True, exist_ok=True)
-    failed, lines, waiting = 0, {}, {}
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool, open(args.log, "w", encoding="utf-8") as log:
-        for line in ((tool, group) for tool in args.tools.split(",") for group in args.only.split(",")):
-            if line == ("racecheck", "chosen"):  # which has the kernels of products and feed, and more of the library's
-                continue
-            lines[line] = []
-            for part in range(1, GROUPS[line[1]] + 1):
-                waiting[pool.submit(run, *line, part, 30000 + 16 * len(waiting), args.timeout)] = line
-        try:
-            for done in concurrent.futures.as_completed(waiting):
-                line, result = waiting[done], done.result()
-                lines[line].append(result)
-                log.write(result[3])
-                log.flush()
-                if len(lines[line]) == GROUPS[line[1]]:
-                    failed += show(line, lines[line])
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            pool.shutdown(wait=False, cancel_futures=True)
-            for pid in list(running):
-                os.killpg(pid, signal.SIGKILL)
+    tools, groups, began = args.tools.split(","), args.only.split(","), time.time()
+    jobs = plan(tools, groups)
+    with open(args.log, "w", encoding="utf-8") as log:
+        if not run_all(jobs, args.jobs, began + args.limit, log):
             return 130
-    print(f"{failed} of {len(lines)} failed; see {args.log}")
-    return 1 if failed or not lines else 0
+    print(f"{'tool':10} {'groups':>9} {'processes':>10} {'reports':>8} {'longest':>8} {'until':>6}")
+    for tool in tools:
+        mine = [job for job in jobs if job.tool == tool]
+        ends = [job for job in mine if job.ended == "ok"]
+        whole = set(groups) - {job.group for job in mine if job.ended != "ok"}
+        longest = max(mine, key=lambda job: job.seconds)
+        print(f"{tool:10} {len(whole):3} of {len(groups):2} {len(ends):4} of {len(mine):2} "
+              f"{sum(job.reports for job in mine):8} {longest.seconds:6.0f} s "
+              f"{max(job.began + job.seconds for job in mine) - began:4.0f} s  {longest.group}")
+    failed = sum(job.ended != "ok" for job in jobs)
+    print(f"{failed} of {len(jobs)} processes failed or did not finish; see {args.log}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
