@@ -161,6 +161,24 @@ __device__ static uint32_t team_split(
     return split;
 }
 
+/* This thread's sequence: the first threads have the longest contexts, so that blocks which draw one part after the
+ * other end at about the same time. */
+__device__ static uint32_t by_length(const struct batch_seq *seqs, uint32_t n_seqs)
+{
+    __shared__ uint32_t length[THREADS], order[THREADS];
+    const uint32_t mine = threadIdx.x < n_seqs ? seqs[threadIdx.x].n_kv : 0;
+    uint32_t before = 0;
+    length[threadIdx.x] = mine;
+    order[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    for (uint32_t i = 0; i < n_seqs; i++)
+        before += length[i] > mine || (length[i] == mine && i < threadIdx.x) ? 1 : 0;
+    if (threadIdx.x < n_seqs)
+        order[before] = threadIdx.x;
+    __syncthreads();
+    return order[threadIdx.x];
+}
+
 /* fixed: cuts that depend on the sequence alone. */
 __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs, uint32_t per_kv,
     uint32_t rows_per_tile, bool fixed, struct cut cut, struct plan *plan, uint32_t rows_max)
@@ -173,9 +191,10 @@ __global__ static void plan_kernel(const struct batch_seq *seqs, uint32_t n_seqs
         fixed && parts_at(seqs, n_seqs, per_kv, cut.rows, split) > PARTS_MAX; /* everybody as tiles: the same bits */
     struct plan_item *const all_items = plan_items(plan);
     struct plan_tile *const all_tiles = plan_tiles(plan, rows_max);
+    const uint32_t ordered = n_seqs <= THREADS ? by_length(seqs, n_seqs) : threadIdx.x;
     uint32_t items = 0, slots = 0, tiles = 0;
     for (uint32_t base = 0; base < n_seqs; base += THREADS) {
-        const uint32_t i = base + threadIdx.x;
+        const uint32_t i = base + ordered;
         struct batch_seq s = {};
         if (i < n_seqs)
             s = seqs[i];

@@ -4,8 +4,8 @@
  * A block takes one part of a context (attend_plan.cu: nearly always the whole of it) for one kv head, for all the
  * query heads that share it. Each of its 4 warps has a stretch of it, and they join what they have in shared memory, in
  * ascending order. Blocks are as many as the chip holds; where there are more parts, a block draws its next one when it
- * is through, since not all multiprocessors read equally fast. Parts are joined by whoever ends last, in ascending
- * order, so the order of arrival changes no bit.
+ * is through, since not all multiprocessors read equally fast; those of long contexts come first. Parts are joined by
+ * whoever ends last, in ascending order, so the order of arrival changes no bit.
  *
  * Keys and values of a group of positions come by turns through the ring.
  *
