@@ -39,8 +39,9 @@ KV = {"F32": 8e-3, "F16": 8e-3, "BF16": 1.2e-2, "Q8_0": 1.5e-2, "F8_E4M3": 7e-2}
 MODELS = [ROOT / "tests/data/tiny/tiny-1m-f16.gguf", ROOT / "tests/data/tiny/tiny-1m-hf"]
 PROMPTS = [[1, 257, 300, 13, 44, 999, 2, 7, 1, 500], list(range(40, 140)), [5]]
 STEPS = 64
-RESIDENT = [("llama-3.2-1b", "BF16", 1, "BF16"), ("llama-3.1-8b", "BF16", 0, "BF16")]
-RESIDENT_SMALL = [("small-64", "BF16", 1, "BF16"), ("small-128", "BF16", 0, "BF16")]
+RESIDENT = [("llama-3.2-1b", "BF16", 1, "BF16"), ("llama-3.2-1b", "BF16", 0, "BF16"),
+            ("llama-3.1-8b", "BF16", 0, "BF16"), ("llama-3.2-1b", "BF16", 0, "F8_E4M3")]
+RESIDENT_SMALL = [("small-64", "BF16", 1, "BF16"), ("small-64", "BF16", 0, "BF16"), ("small-128", "BF16", 0, "BF16")]
 BOUND = {"F32": 2e-3, "F16": 2e-3, "BF16": 5e-3}  # inputs of products are rounded to F16; BF16 keys to 8 bits
 failures = []
 small = False
@@ -91,6 +92,10 @@ def check_products(seed):
     for dtype, bound in mine(PRODUCTS.items()):
         group(f"product {dtype}", bound, [lambda r=r, s=s: ops.product("cuda", dtype, r, *s, seed + r)
                                           for r in rows for s in shapes])
+    for glu in mine((ops.silu, ops.gelu)):
+        group(f"resident feed-forward BF16, more rows, {glu.__name__}", 4 * PRODUCTS["BF16"], [
+            lambda r=r, n=n, b=b: ops.feed_forward("cuda", "BF16", r, n, 768, seed + r, glu=glu, biased=b)
+            for r in of((3, 9, 17, 32), (3, 32)) for n, b in ((256, False), (1040, True))])
     if mine(["as F8"]):
         n_out, n_in = of((1024, 1536), (272, 768))
         group("product BF16 as F8", F8, [
@@ -360,6 +365,7 @@ def bench_library():
                                        ctypes.c_void_p]
     lib.quern_bench_rows.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p]
     lib.quern_bench_vocab.argtypes = lib.quern_bench_why.argtypes = [ctypes.c_void_p]
+    lib.quern_bench_wide_launches.restype = ctypes.c_uint64
     lib.quern_bench_why.restype = ctypes.c_char_p
     return lib
 
@@ -535,8 +541,8 @@ def check_deterministic(_seed):
 
 
 def check_resident(seed):
-    """Ops recorded as steps of one or two rows, so as one kernel; then whole steps against the same op by op, in real
-    shapes, where the twin is another position's."""
+    """Ops recorded as steps of one or two rows, so as one kernel; then whole steps of up to 32 rows against the same op
+    by op, in real shapes, where the twin is another position's."""
     ops.record(True)
     shapes = of(((272, 768), (96, 4096), (5000, 2304)), ((272, 768),))
     for dtype, bound in mine(PRODUCTS.items()):
@@ -559,10 +565,16 @@ def check_resident(seed):
                     ops.attention(["cuda"], "F16", kv, dict(s), b, [1] * len(b), n)[0],
                     ops.attention(["cpu-ref"], "F16", kv, dict(s), b, [1] * len(b), n)[0]))
         group(f"resident attention, {kv} cache, {len(cases)} cases", KV[kv], cases)
+    many = ([15, 16, 30], [1500, 127, 0, 257, 64], [13 * i for i in range(12)], [700 - 20 * i for i in range(30)])
+    for i, s in enumerate(mine(of(shapes, shapes[1:4]))):
+        group(f"resident attention, more rows, shape {i}", 2e-2, [
+            lambda s=s, b=b, n=seed + i: (ops.attention(["cuda"], "BF16", "BF16", dict(s), b, [1] * len(b), n)[0],
+                                          ops.attention(["cpu-ref"], "BF16", "BF16", dict(s), b, [1] * len(b), n)[0])
+            for b in of(many, many[2:3])])
     ops.record(False)
     lib = bench_library()
     for name, dtype, fp8, kv in mine(of(RESIDENT, RESIDENT_SMALL)):
-        handle = bench_model(lib, name, dtype, fp8, kv, 0, 64, 8, 20000)
+        handle = bench_model(lib, name, dtype, fp8, kv, 0, 64, 32, 20000)
         if not handle:
             continue
 
@@ -577,8 +589,17 @@ def check_resident(seed):
             return out[1]
 
         worst, twin = 0.0, float("inf")
-        for n_seqs, at in of(((1, 0), (1, 700), (2, 2100)), ((1, 300), (2, 40))):
-            got, want = logits(n_seqs, at, 1), logits(n_seqs, at, 0)
+        # from three on another kernel; (7, 2100) replays what (7, 700) recorded, with contexts in parts
+        few, more = ((1, 0), (1, 700), (2, 2100)), ((3, 2500), (7, 700), (7, 2100), (13, 40), (16, 513), (32, 310))
+        seen = set()
+        for n_seqs, at in of(few + more, ((1, 300), (2, 40), (3, 40), (12, 70), (32, 20))):
+            before = lib.quern_bench_wide_launches()
+            got, launches = logits(n_seqs, at, 1), lib.quern_bench_wide_launches() - before
+            if n_seqs > 2 and n_seqs not in seen and launches == 0 and not fp8 and kv == "BF16":
+                failures.append(f"{name} {dtype}: {n_seqs} rows were made by other kernels")
+                print(failures[-1], flush=True)
+            seen.add(n_seqs)
+            want = logits(n_seqs, at, 0)
             worst = max(worst, *(ops.distance(g[None], w[None]) for g, w in zip(got, want)))
             twin = min(twin, ops.distance(logits(n_seqs, at + 1, 0), want))
         lib.quern_bench_close(handle)

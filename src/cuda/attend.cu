@@ -82,7 +82,7 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
                                : wide > 0       ? wide
                                                 : attend_tile_rows(a->head_dim, j.per_kv);
     if (d->is_collecting && resident_attend(d, b, &j)) {
-        const struct cut cut = {d->n_sms, j.n_kv_heads, resident_positions(d), PACK / j.per_kv};
+        const struct cut cut = resident_cut(d, &j);
         if (!fixed) /* chunks need no plan */
             attend_plan(d, b, j.per_kv, tile_rows, &cut);
         return;

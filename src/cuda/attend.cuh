@@ -169,7 +169,7 @@ template <int THREADS, int D, int AHEAD = 4>
 __device__ inline void attend_join(
     const struct attend_job &j, const struct plan_item &item, uint32_t kv_head, uint32_t n_all, uint32_t first_part)
 {
-    for (uint32_t i = threadIdx.x; i < n_all * (D / 4); i += THREADS) {
+    for (uint32_t i = threadIdx.x % THREADS; i < n_all * (D / 4); i += THREADS) {
         const uint32_t r = i / (D / 4), at = i % (D / 4) * 4, head = kv_head * j.per_kv + r % j.per_kv;
         const size_t first = (size_t)(item.slot + r / j.per_kv) * j.n_heads + head;
         const size_t step = (size_t)item.s.n_rows * j.n_heads;

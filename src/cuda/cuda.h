@@ -42,7 +42,7 @@ struct cuda_limits {
 };
 void cuda_measure(struct dev *d, struct cuda_limits *out);
 
-/* Whether steps of one or two rows that are recorded from now on may be one kernel (resident.h). At first they may. */
+/* Whether steps of few rows that are recorded from now on may be one kernel (resident.h). At first they may. */
 void cuda_allow_resident(bool allow);
 /* Whether attention of many rows may use the warpgroup's matrix unit (attend_wide.cu). At first it may. */
 void cuda_allow_wide(bool allow);
@@ -59,8 +59,9 @@ enum cuda_way {
     CUDA_WAY_MANY,
 };
 void cuda_prefer(enum cuda_way way);
-/* For tests: how often many.cuh's kernel was launched so far. */
+/* For tests: how often many.cuh's kernel was launched so far, or recorded; and resident_wide.cuh's. */
 uint64_t cuda_many_launches(void);
+uint64_t cuda_wide_launches(void);
 
 /* For tests: devices that are opened from now on choose, of the library's algorithms for a product, the last that works
  * instead of the fastest, and need no clock for it. */

@@ -68,8 +68,9 @@ static bool map_weights(struct dev *d, struct even_job *f)
     return tma_map_boxes(d, &f->w, j->end == SKINNY_GLU && j->w1 < j->w0 ? j->w1 : j->w0, 5, sizes, strides, boxes);
 }
 
-static bool map_rows(struct dev *d, struct even_job *f, uint32_t rows)
+static bool map_rows(struct dev *d, struct even_job *f)
 {
+    const uint32_t rows = 8 * even_eights(f->j.n_rows);
     const uint64_t sizes[2] = {(uint64_t)f->j.n_in * 2, f->j.n_rows}, stride = sizes[0];
     const uint32_t box[2] = {TMA_COLUMN, rows};
     return tma_map_boxes(d, &f->act, f->j.act, 2, sizes, &stride, box);
@@ -77,40 +78,45 @@ static bool map_rows(struct dev *d, struct even_job *f, uint32_t rows)
 
 template <typename T, int NT> static void launch_end(struct dev *d, struct even_job *f)
 {
-    const size_t bytes = (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float); /* for any rows: graphs keep it */
-    f->parts = (float *)cuda_room(d, (void **)&d->even_parts, &d->even_parts_bytes, bytes);
-    if (f->parts == NULL || !map_rows(d, f, 8 * NT))
-        return;
     void (*const kernel)(const struct even_job) = f->j.end == SKINNY_STORE ? even_kernel<T, NT, SKINNY_STORE>
                                                   : f->j.end == SKINNY_ADD ? even_kernel<T, NT, SKINNY_ADD>
                                                   : f->j.end == SKINNY_GLU ? even_kernel<T, NT, SKINNY_GLU>
                                                                            : even_kernel<T, NT, SKINNY_QKV>;
-    const uint32_t most = (f->n_units + UNITS_LEAST - 1) / UNITS_LEAST, blocks = most < d->n_sms ? most : d->n_sms;
     /* Without a word a multiprocessor sets aside what one such block needs, and the next product finds no room. */
     CUDA_DO(d, cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                    cudaSharedmemCarveoutMaxShared));
-    cuda_launch(
-        d, kernel, dim3(blocks), EVEN_THREADS + 32, f->j.end == SKINNY_ADD ? ALONE_BYTES : EvenShape<NT>::BYTES, *f);
+    cuda_launch(d, kernel, dim3(f->n_blocks), EVEN_THREADS + 32,
+        f->j.end == SKINNY_ADD ? ALONE_BYTES : EvenShape<NT>::BYTES, *f);
+}
+
+bool even_describe(struct dev *d, const struct skinny_job *j, struct even_job *f)
+{
+    /* for any rows, since graphs keep it; twice: resident_wide.cuh */
+    const size_t bytes = 2 * (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float);
+    const uint32_t rows = j->end == SKINNY_GLU ? 2 * j->n_out : j->n_out;
+    *f = {};
+    f->j = *j;
+    f->per_tile = (j->n_in + EVEN_K - 1) / EVEN_K;
+    f->n_units = (rows + EVEN_ROWS - 1) / EVEN_ROWS * f->per_tile;
+    const uint32_t most = (f->n_units + UNITS_LEAST - 1) / UNITS_LEAST;
+    f->n_blocks = most < d->n_sms ? most : d->n_sms;
+    f->parts = (float *)cuda_room(d, (void **)&d->even_parts, &d->even_parts_bytes, bytes);
+    return f->parts != NULL && map_weights(d, f) && map_rows(d, f);
 }
 
 template <typename T> static void launch_rows(struct dev *d, struct even_job *f)
 {
-    if (f->j.n_rows <= 8)
-        launch_end<T, 1>(d, f);
-    else if (f->j.n_rows <= 16)
-        launch_end<T, 2>(d, f);
-    else
-        launch_end<T, 4>(d, f);
+    switch (even_eights(f->j.n_rows)) {
+    case 1: launch_end<T, 1>(d, f); break;
+    case 2: launch_end<T, 2>(d, f); break;
+    default: launch_end<T, 4>(d, f); break;
+    }
 }
 
 void cuda_even(struct dev *d, enum format format, const struct skinny_job *j)
 {
-    struct even_job f = {};
-    f.j = *j;
-    const uint32_t rows = j->end == SKINNY_GLU ? 2 * j->n_out : j->n_out;
-    f.per_tile = (j->n_in + EVEN_K - 1) / EVEN_K;
-    f.n_units = (rows + EVEN_ROWS - 1) / EVEN_ROWS * f.per_tile;
-    if (!map_weights(d, &f))
+    struct even_job f;
+    if (!even_describe(d, j, &f))
         return;
     if (format == FORMAT_F16)
         launch_rows<__half>(d, &f);

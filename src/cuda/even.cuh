@@ -31,6 +31,8 @@
 #include "cuda/tma.cuh"
 #include "cuda/wgmma.cuh"
 
+#include <type_traits>
+
 #define EVEN_ROWS    128 /* of a tile */
 #define EVEN_K       64  /* inputs of a unit: a column */
 #define EVEN_GROUPS  2   /* warpgroups */
@@ -43,6 +45,7 @@
 template <int NT> struct EvenShape {
     static constexpr uint32_t STAGE = EVEN_WEIGHTS + 8 * NT * TMA_COLUMN;
     static constexpr uint32_t STAGES = (EVEN_BYTES - TMA_ATOM) / STAGE, BYTES = STAGES * STAGE + TMA_ATOM;
+    static constexpr uint32_t TOGETHER = NT > 2 ? 2 : 4; /* blocks whose sums are asked for at once */
     static_assert(STAGES <= EVEN_STAGES, "a barrier for each");
 };
 
@@ -50,19 +53,29 @@ struct even_job {
     CUtensorMap w, act;
     struct skinny_job j;
     uint32_t n_units, per_tile; /* per_tile: units */
+    uint32_t n_blocks;          /* that have some */
     uint32_t group_runs;        /* pairs of runs of a group: of a head, or of all */
     float *parts;               /* [blocks][EVEN_ROWS * 8 * NT], zero between kernels */
 };
 
+/* NT for so many rows: 1, 2 or 4. */
+inline uint32_t even_eights(uint32_t n_rows)
+{
+    return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4;
+}
+
+/* even.cu: how a product is cut, and its rows and matrix for the copy engine; false on failure, which is noted. */
+bool even_describe(struct dev *d, const struct skinny_job *j, struct even_job *f);
+
 /* The first unit of a block, and the block of a unit. */
 __device__ __forceinline__ uint32_t even_first(const struct even_job &f, uint32_t block)
 {
-    return (uint32_t)((uint64_t)block * f.n_units / gridDim.x);
+    return (uint32_t)((uint64_t)min(block, f.n_blocks) * f.n_units / f.n_blocks);
 }
 
 __device__ __forceinline__ uint32_t even_block(const struct even_job &f, uint32_t unit)
 {
-    return (uint32_t)(((uint64_t)(unit + 1) * gridDim.x - 1) / f.n_units);
+    return (uint32_t)(((uint64_t)(unit + 1) * f.n_blocks - 1) / f.n_units);
 }
 
 /* The box at pair of runs `run` of group `group`. By one thread. */
@@ -106,6 +119,7 @@ __device__ __forceinline__ void even_fetch(
 struct even_ring {
     unsigned char *stages;
     uint64_t *full, *free;
+    uint64_t *rows; /* full is of the weights alone, and this of the activations; NULL = full is of both */
 };
 
 /* A unit's place. */
@@ -155,20 +169,32 @@ __device__ __forceinline__ void even_carry(
     }
 }
 
-/* Where a warpgroup is in the ring. */
+/* Where somebody is in a ring: the next stage, and for each of them the parity of its barriers. */
 struct even_at {
-    uint32_t stage, parity;
+    uint32_t stage, turned;
+
+    __device__ __forceinline__ uint32_t parity() const
+    {
+        return turned >> stage & 1;
+    }
+    __device__ __forceinline__ void step(uint32_t n_stages)
+    {
+        turned ^= 1u << stage;
+        stage = stage + 1 == n_stages ? 0 : stage + 1;
+    }
 };
 
 /* The sums of n units of one tile. */
-template <typename T, int NT>
+template <typename T, int NT, uint32_t STAGES>
 __device__ __forceinline__ void even_sum(
     const struct even_ring &ring, uint32_t group, uint32_t n, struct even_at &at, float (&c)[NT][4])
 {
     using S = EvenShape<NT>;
     for (uint32_t i = 0; i < n; i++) {
         unsigned char *stage = ring.stages + at.stage * S::STAGE;
-        barrier_wait(&ring.full[at.stage], at.parity);
+        barrier_wait(&ring.full[at.stage], at.parity());
+        if (ring.rows != NULL)
+            barrier_wait(&ring.rows[at.stage], at.parity());
         const uint64_t a = wgmma_at(stage + group * (EVEN_WEIGHTS / EVEN_GROUPS), TMA_ATOM, 0);
         const uint64_t b = wgmma_at(stage + EVEN_WEIGHTS, TMA_ATOM, 0);
         wgmma_begin();
@@ -179,10 +205,7 @@ __device__ __forceinline__ void even_sum(
         wgmma_wait();
         if (threadIdx.x % 128 == 0)
             barrier_arrive(&ring.free[at.stage]);
-        if (++at.stage == S::STAGES) {
-            at.stage = 0;
-            at.parity ^= 1;
-        }
+        at.step(STAGES);
     }
 }
 
@@ -220,11 +243,10 @@ template <int NT> __device__ __forceinline__ float4 *even_part(const struct even
     return (float4 *)f.parts + (size_t)block * NT * EVEN_THREADS + threadIdx.x;
 }
 
-/* Those of blocks first .. last, when they have come, one after the other onto c. */
-template <int NT>
+/* Those of blocks first .. last, when they have come, one after the other onto c; so many are asked for at once. */
+template <int NT, uint32_t TOGETHER, bool CLEARS>
 __device__ __forceinline__ void even_join(const struct even_job &f, uint32_t first, uint32_t last, float (&c)[NT][4])
 {
-    constexpr uint32_t TOGETHER = NT > 2 ? 2 : 4;
     for (uint32_t b = first; b <= last; b += TOGETHER) {
         float4 v[TOGETHER][NT];
         bool all;
@@ -233,12 +255,12 @@ __device__ __forceinline__ void even_join(const struct even_job &f, uint32_t fir
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i++)
 #pragma unroll
-                for (int n = 0; n < NT; n++)
-                    v[i][n] = part_load(even_part<NT>(f, min(b + i, last)) + n * EVEN_THREADS);
+                for (int n = 0; n < NT && b + i <= last; n++)
+                    v[i][n] = part_load(even_part<NT>(f, b + i) + n * EVEN_THREADS);
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i++)
 #pragma unroll
-                for (int n = 0; n < NT; n++)
+                for (int n = 0; n < NT && b + i <= last; n++)
                     all = all && has_come(v[i][n]);
         } while (!all);
 #pragma unroll
@@ -250,7 +272,8 @@ __device__ __forceinline__ void even_join(const struct even_job &f, uint32_t fir
                     c[n][1] += v[i][n].y;
                     c[n][2] += v[i][n].z;
                     c[n][3] += v[i][n].w;
-                    part_store(even_part<NT>(f, b + i) + n * EVEN_THREADS, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+                    if (CLEARS)
+                        part_store(even_part<NT>(f, b + i) + n * EVEN_THREADS, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
                 }
     }
 }
@@ -284,95 +307,268 @@ __device__ __forceinline__ float early_load(const float *p)
     return x;
 }
 
-/* Where the rows of a step are, for QKV. */
+/* Where the rows of a step are, for QKV: their positions, and their places behind the first of a kv head. */
+#define EVEN_NOWHERE UINT64_MAX
 struct even_rows {
-    uint32_t pos[EVEN_MOST], slot[EVEN_MOST];
+    uint32_t pos[EVEN_MOST];
+    uint64_t at[EVEN_MOST];
 };
 
-/* What is read beside the sums of lane t's two rows of each eight: a, b what is added to, or cos and sin. */
-template <int END, int NT>
-__device__ __forceinline__ void even_end_load(
-    const struct skinny_job &j, const struct even_rows &at, uint32_t ra, uint32_t rb, float2 (&in)[2 * NT])
+/* A row each for the first threads. */
+__device__ __forceinline__ void even_rows_load(const struct skinny_job &j, struct even_rows &to)
 {
     const struct skinny_heads &h = j.heads;
-    uint32_t local, turn = 0;
-    const bool turned =
-        END == SKINNY_QKV && is_turned(h, head_of(h, ra + h.first_row, local), (ra + h.first_row) % h.head_dim, turn);
-#pragma unroll
-    for (int i = 0; i < 2 * NT; i++) {
-        const uint32_t row = min(i / 2 * 8 + 2 * (threadIdx.x % 4) + i % 2, j.n_rows - 1);
-        in[i] = make_float2(END == SKINNY_QKV ? 1.0f : 0.0f, 0.0f);
-        if (END == SKINNY_ADD) {
-            in[i].x = early_load(j.out + (size_t)row * j.ldc + ra);
-            in[i].y = early_load(j.out + (size_t)row * j.ldc + rb);
-        } else if (turned) {
-            const float *table = h.rope_table + (size_t)at.pos[row] * h.rope_dims + 2 * turn;
-            in[i].x = early_load(table);
-            in[i].y = early_load(table + 1);
-        }
+    if (threadIdx.x < j.n_rows) {
+        const uint32_t slot = h.slot[threadIdx.x], block = slot / h.block_tokens;
+        to.pos[threadIdx.x] = h.pos[threadIdx.x];
+        to.at[threadIdx.x] =
+            slot == KV_SLOT_NONE ? EVEN_NOWHERE : block * h.block_bytes + (slot - block * h.block_tokens) * h.row_bytes;
     }
 }
 
-/* Of a lane's two matrix rows. */
-template <int END> __device__ __forceinline__ float2 even_bias(const struct skinny_job &j, uint32_t ra, uint32_t rb)
+/* The head of a lane's two matrix rows: where they lie in it, and what becomes of them. */
+struct even_head {
+    uint32_t part, local, lo, hi; /* part: q, k or v; the head of it; elements */
+    uint32_t turn;                /* of the rope table; UINT32_MAX = is not turned */
+    uint64_t at;                  /* of a row's queries, in floats; of a position's place in the cache, in bytes */
+};
+
+__device__ __forceinline__ struct even_head even_head_of(const struct skinny_heads &h, uint32_t ra, uint32_t rb)
 {
-    float2 bias = make_float2(0.0f, 0.0f);
-    if (END == SKINNY_QKV) {
-        const struct skinny_heads &h = j.heads;
-        uint32_t local;
-        const float *from = h.bias[head_of(h, ra + h.first_row, local)];
-        if (from != NULL) {
-            bias.x = from[local * h.head_dim + (ra + h.first_row) % h.head_dim];
-            bias.y = from[local * h.head_dim + (rb + h.first_row) % h.head_dim];
-        }
-    } else if (END == SKINNY_GLU) {
-        bias.x = j.bias0 != NULL ? j.bias0[ra] : 0.0f;
-        bias.y = j.bias1 != NULL ? j.bias1[rb] : 0.0f;
-    }
-    return bias;
+    struct even_head e;
+    uint32_t turn;
+    e.part = head_of(h, ra + h.first_row, e.local);
+    e.lo = (ra + h.first_row) % h.head_dim;
+    e.hi = (rb + h.first_row) % h.head_dim;
+    e.turn = is_turned(h, e.part, e.lo, turn) ? turn : UINT32_MAX;
+    e.at = e.part == 0 ? (uint64_t)e.local * h.head_dim
+                       : (uint64_t)e.local * h.block_tokens * h.row_bytes + (e.part == 1 ? h.k_at : h.v_at);
+    return e;
 }
+
+/* The activation row of a lane's i-th pair of sums, which are c[i / 2][i % 2] and c[i / 2][2 + i % 2]. */
+__device__ __forceinline__ uint32_t even_row(int i)
+{
+    return (uint32_t)i / 2 * 8 + 2 * (threadIdx.x % 4) + i % 2;
+}
+
+/* The rows of a lane at the end of a tile, and what is read beside their sums. */
+template <int NT> struct even_ending {
+    uint32_t ra, rb;
+    bool is_there; /* ra, and so is rb */
+    struct even_head head;
+    float2 bias;
+    float2 in[2 * NT]; /* of each of its activation rows: what is added to, or cos and sin */
+};
+
+/* Where that lies: for an activation row behind the two, row or position times step. NULL = nothing is read. */
+struct even_beside {
+    const float *a, *b;
+    uint32_t step;
+    const float *bias_a, *bias_b;
+};
 
 template <int END>
-__device__ __forceinline__ void even_end_pair(const struct skinny_job &j, const struct even_rows &at, uint32_t row,
-    uint32_t ra, uint32_t rb, float a, float b, float2 bias, float2 in)
+__device__ __forceinline__ struct even_beside even_beside_of(
+    const struct skinny_job &j, uint32_t ra, uint32_t rb, const struct even_head &head)
 {
-    if (END == SKINNY_QKV) {
-        end_heads(j, row, ra, rb, a, b, {1.0f, 1.0f, bias.x, bias.y, in.x, in.y, at.slot[row]});
+    struct even_beside from = {NULL, NULL, 0, NULL, NULL};
+    if (END == SKINNY_ADD) {
+        from.a = j.out + ra;
+        from.b = j.out + rb;
+        from.step = j.ldc;
+    } else if (END == SKINNY_QKV) {
+        const struct skinny_heads &h = j.heads;
+        const float *bias = h.bias[head.part];
+        if (head.turn != UINT32_MAX) {
+            from.a = h.rope_table + 2 * head.turn;
+            from.b = from.a + 1;
+            from.step = h.rope_dims;
+        }
+        if (bias != NULL) {
+            from.bias_a = bias + head.local * h.head_dim + head.lo;
+            from.bias_b = bias + head.local * h.head_dim + head.hi;
+        }
     } else if (END == SKINNY_GLU) {
-        const struct act_rows out = {j.act_f32, (__half *)j.act_f16, (__nv_bfloat16 *)j.act_bf16};
-        act_put(out, (size_t)row * j.n_out + ra, glu_of(a + bias.x, b + bias.y, j.glu));
-    } else {
-        float *to = j.out + (size_t)row * j.ldc;
-        to[ra] = a + in.x;
-        to[rb] = b + in.y;
+        from.bias_a = j.bias0 != NULL ? j.bias0 + ra : NULL;
+        from.bias_b = j.bias1 != NULL ? j.bias1 + rb : NULL;
+    }
+    return from;
+}
+
+/* The places of an ending, and then what lies there. */
+template <int NT, int END>
+__device__ __forceinline__ struct even_beside even_places(
+    const struct even_job &f, uint32_t tile, struct even_ending<NT> &e)
+{
+    even_lane<END>(f, tile, e.ra, e.rb);
+    e.is_there = e.ra < f.j.n_out;
+    if (END == SKINNY_QKV)
+        e.head = even_head_of(f.j.heads, e.ra, e.rb);
+    return even_beside_of<END>(f.j, e.ra, e.rb, e.head);
+}
+
+template <int NT>
+__device__ __forceinline__ void even_load_beside(const struct skinny_job &j, const struct even_rows &at,
+    const struct even_beside &from, bool is_qkv, struct even_ending<NT> &e)
+{
+    e.bias.x = e.is_there && from.bias_a != NULL ? early_load(from.bias_a) : 0.0f;
+    e.bias.y = e.is_there && from.bias_b != NULL ? early_load(from.bias_b) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < 2 * NT; i++) {
+        const uint32_t row = min(even_row(i), j.n_rows - 1);
+        const size_t behind = (size_t)(is_qkv ? at.pos[row] : row) * from.step;
+        e.in[i] = make_float2(0.0f, 0.0f);
+        if (e.is_there && from.a != NULL)
+            e.in[i] = make_float2(early_load(from.a + behind), early_load(from.b + behind));
     }
 }
 
-/* The end of a tile of which this block has the first n units: those who have the others put their sums down. What is
- * read beside them comes while they are waited for. */
-template <int NT, int END>
-__device__ __forceinline__ void even_end(
-    const struct even_job &f, const struct even_rows &at, uint32_t tile, uint32_t n, float (&c)[NT][4])
+/* A lane's numbers of one output, of its activation rows in order, as 16 bits: where they lie for neighbouring outputs
+ * in neighbouring lanes, a lane gets two outputs of one row and writes both. at(row): where that row's first output of
+ * these eight goes; NULL = nowhere. By whole warps. */
+template <int NT, typename T, class At>
+__device__ __forceinline__ void even_store_turned(const float (&x)[2 * NT], At &&at)
 {
-    const bool is_swapped = END == SKINNY_GLU && f.j.w1 < f.j.w0; /* boxes begin with the lower address */
-    uint32_t ra, rb;
-    even_lane<END>(f, tile, ra, rb);
-    const bool is_there = ra < f.j.n_out; /* and so is rb */
-    float2 in[2 * NT];
-    if (is_there)
-        even_end_load<END, NT>(f.j, at, ra, rb, in);
-    if (n < f.per_tile)
-        even_join<NT>(f, blockIdx.x + 1, even_block(f, (tile + 1) * f.per_tile - 1), c);
-    if (!is_there)
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t two[NT];
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+        two[i] = turn_matrix(act_pair(T(), x[2 * i], x[2 * i + 1]));
+#pragma unroll
+    for (int i = 0; i < NT; i++) {
+        T *const to = at(8 * i + lane / 4);
+        if (to != NULL)
+            *(uint32_t *)(to + 2 * (lane % 4)) = two[i];
+    }
+}
+
+/* Keys or values of 16 bits; those beyond f16 become its largest, as activations do. */
+template <int NT, typename T>
+__device__ __forceinline__ void even_store_heads(const struct skinny_job &j, const struct even_rows &at,
+    const struct even_head &e, const float (&x)[2 * NT], const float (&y)[2 * NT])
+{
+    const auto place = [&](uint32_t row, uint32_t element) {
+        const bool is_there = row < j.n_rows && at.at[row] != EVEN_NOWHERE;
+        return is_there ? (T *)(j.heads.blocks + at.at[row] + e.at) + element : (T *)NULL;
+    };
+    if (e.hi == e.lo + 1) { /* rope turns neighbours */
+#pragma unroll
+        for (int i = 0; i < 2 * NT; i++) {
+            T *const to = place(even_row(i), e.lo);
+            if (to != NULL)
+                *(uint32_t *)to = act_pair(T(), x[i], y[i]);
+        }
         return;
-    const float2 bias = even_bias<END>(f.j, ra, rb);
+    }
+    const uint32_t g = threadIdx.x % 32 / 4;
+    even_store_turned<NT, T>(x, [&](uint32_t row) { return place(row, e.lo - g); });
+    even_store_turned<NT, T>(y, [&](uint32_t row) { return place(row, e.hi - g); });
+}
+
+/* As end_heads, all rows of a lane. */
+template <int NT>
+__device__ __forceinline__ void even_end_heads(
+    const struct skinny_job &j, const struct even_rows &at, const struct even_ending<NT> &e, const float (&c)[NT][4])
+{
+    float x[2 * NT], y[2 * NT];
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++) {
-        const uint32_t row = i / 2 * 8 + 2 * (threadIdx.x % 4) + i % 2;
-        const float a = c[i / 2][i % 2], b = c[i / 2][2 + i % 2];
-        if (row < f.j.n_rows)
-            even_end_pair<END>(f.j, at, row, ra, rb, is_swapped ? b : a, is_swapped ? a : b, bias, in[i]);
+        const float a = c[i / 2][i % 2] + e.bias.x, b = c[i / 2][2 + i % 2] + e.bias.y;
+        const bool is_turned = e.head.turn != UINT32_MAX;
+        x[i] = is_turned ? __fmaf_rn(a, e.in[i].x, -__fmul_rn(b, e.in[i].y)) : a;
+        y[i] = is_turned ? __fmaf_rn(a, e.in[i].y, __fmul_rn(b, e.in[i].x)) : b;
     }
+    if (e.head.part == 0) {
+#pragma unroll
+        for (int i = 0; i < 2 * NT; i++)
+            if (even_row(i) < j.n_rows) {
+                float *q = j.out + (size_t)even_row(i) * j.ldc + e.head.at;
+                q[e.head.lo] = x[i];
+                q[e.head.hi] = y[i];
+            }
+    } else if (j.heads.kv_dtype == DTYPE_BF16)
+        even_store_heads<NT, __nv_bfloat16>(j, at, e.head, x, y);
+    else if (j.heads.kv_dtype == DTYPE_F16)
+        even_store_heads<NT, __half>(j, at, e.head, x, y);
+    else
+#pragma unroll
+        for (int i = 0; i < 2 * NT; i++)
+            if (even_row(i) < j.n_rows && at.at[even_row(i)] != EVEN_NOWHERE) {
+                unsigned char *to = j.heads.blocks + at.at[even_row(i)] + e.head.at;
+                float_store(to, e.head.lo, j.heads.kv_dtype, x[i]);
+                float_store(to, e.head.hi, j.heads.kv_dtype, y[i]);
+            }
+}
+
+/* As act_put of the gated, all rows of a lane. */
+template <int NT>
+__device__ __forceinline__ void even_end_glu(
+    const struct skinny_job &j, const struct even_ending<NT> &e, const float (&c)[NT][4])
+{
+    const bool is_swapped = j.w1 < j.w0; /* boxes begin with the lower address */
+    const uint32_t first = e.ra - threadIdx.x % 32 / 4;
+    float y[2 * NT];
+    const auto gated = [&](auto kind) {
+#pragma unroll
+        for (int i = 0; i < 2 * NT; i++) {
+            const float a = c[i / 2][i % 2], b = c[i / 2][2 + i % 2];
+            y[i] = glu_of((is_swapped ? b : a) + e.bias.x, (is_swapped ? a : b) + e.bias.y, decltype(kind)::value);
+        }
+    };
+    if (j.glu == GLU_SILU)
+        gated(std::integral_constant<enum glu, GLU_SILU>());
+    else
+        gated(std::integral_constant<enum glu, GLU_GELU>());
+    if (j.act_bf16 != NULL)
+        even_store_turned<NT, __nv_bfloat16>(y, [&](uint32_t row) {
+            return row < j.n_rows ? (__nv_bfloat16 *)j.act_bf16 + (size_t)row * j.n_out + first : NULL;
+        });
+    if (j.act_f16 != NULL)
+        even_store_turned<NT, __half>(y,
+            [&](uint32_t row) { return row < j.n_rows ? (__half *)j.act_f16 + (size_t)row * j.n_out + first : NULL; });
+#pragma unroll
+    for (int i = 0; i < 2 * NT; i++)
+        if (j.act_f32 != NULL && even_row(i) < j.n_rows)
+            j.act_f32[(size_t)even_row(i) * j.n_out + e.ra] = y[i];
+}
+
+/* All of the sums of a tile of which this block has the first n units: those who have the others put theirs down. */
+template <int NT, uint32_t TOGETHER, bool CLEARS>
+__device__ __forceinline__ void even_gather(const struct even_job &f, uint32_t tile, uint32_t n, float (&c)[NT][4])
+{
+    if (n < f.per_tile)
+        even_join<NT, TOGETHER, CLEARS>(f, blockIdx.x + 1, even_block(f, (tile + 1) * f.per_tile - 1), c);
+}
+
+/* What is to be done with them. Whole warps are there, or not: the rows of a matrix come in sixteens. */
+template <int NT, int END>
+__device__ __forceinline__ void even_end(
+    const struct skinny_job &j, const struct even_rows &at, const struct even_ending<NT> &e, const float (&c)[NT][4])
+{
+    if (!e.is_there)
+        return;
+    if constexpr (END == SKINNY_QKV)
+        even_end_heads<NT>(j, at, e, c);
+    else if constexpr (END == SKINNY_GLU)
+        even_end_glu<NT>(j, e, c);
+    else
+#pragma unroll
+        for (int i = 0; i < 2 * NT; i++)
+            if (even_row(i) < j.n_rows) {
+                float *to = j.out + (size_t)even_row(i) * j.ldc;
+                to[e.ra] = c[i / 2][i % 2] + e.in[i].x;
+                to[e.rb] = c[i / 2][2 + i % 2] + e.in[i].y;
+            }
+}
+
+/* What this block has of a tile whose first units are another's. */
+template <int NT> __device__ __forceinline__ void even_put_down(const struct even_job &f, const float (&c)[NT][4])
+{
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+        part_store(even_part<NT>(f, blockIdx.x) + i * EVEN_THREADS,
+            make_float4(part_of(c[i][0]), part_of(c[i][1]), part_of(c[i][2]), part_of(c[i][3])));
 }
 
 template <typename T, int NT, int END>
@@ -385,8 +581,8 @@ __global__ void __launch_bounds__(EVEN_THREADS + 32, 2) even_kernel(const __grid
     if (END != SKINNY_QKV)
         launch_next();
     const uint32_t group = threadIdx.x / 128, first = even_first(f, blockIdx.x), end = even_first(f, blockIdx.x + 1);
-    const struct even_ring ring = {
-        (unsigned char *)(((uintptr_t)memory + TMA_ATOM - 1) / TMA_ATOM * TMA_ATOM), barriers, barriers + EVEN_STAGES};
+    const struct even_ring ring = {(unsigned char *)(((uintptr_t)memory + TMA_ATOM - 1) / TMA_ATOM * TMA_ATOM),
+        barriers, barriers + EVEN_STAGES, NULL};
     if (threadIdx.x < 2 * EVEN_STAGES)
         barrier_init(&barriers[threadIdx.x], threadIdx.x < EVEN_STAGES ? 1 : EVEN_GROUPS);
     barrier_publish();
@@ -400,23 +596,21 @@ __global__ void __launch_bounds__(EVEN_THREADS + 32, 2) even_kernel(const __grid
         return;
     }
     launch_wait();
-    if (END == SKINNY_QKV && threadIdx.x < f.j.n_rows) {
-        rows.pos[threadIdx.x] = f.j.heads.pos[threadIdx.x];
-        rows.slot[threadIdx.x] = f.j.heads.slot[threadIdx.x];
-    }
+    if (END == SKINNY_QKV)
+        even_rows_load(f.j, rows);
     meet<EVEN_THREADS>();
     struct even_at at = {0, 0};
     for (uint32_t unit = first; unit < end;) {
         const uint32_t tile = unit / f.per_tile, n = min(end, (tile + 1) * f.per_tile) - unit;
         float c[NT][4];
-        even_sum<T, NT>(ring, group, n, at, c);
-        if (unit == tile * f.per_tile)
-            even_end<NT, END>(f, rows, tile, n, c);
-        else
-#pragma unroll
-            for (int i = 0; i < NT; i++)
-                part_store(even_part<NT>(f, blockIdx.x) + i * EVEN_THREADS,
-                    make_float4(part_of(c[i][0]), part_of(c[i][1]), part_of(c[i][2]), part_of(c[i][3])));
+        even_sum<T, NT, S::STAGES>(ring, group, n, at, c);
+        if (unit == tile * f.per_tile) { /* what is read beside the others' sums comes while they are waited for */
+            struct even_ending<NT> e;
+            even_load_beside<NT>(f.j, rows, even_places<NT, END>(f, tile, e), END == SKINNY_QKV, e);
+            even_gather<NT, S::TOGETHER, true>(f, tile, n, c);
+            even_end<NT, END>(f.j, rows, e, c);
+        } else
+            even_put_down<NT>(f, c);
         unit += n;
     }
 }

@@ -113,6 +113,12 @@ template <int THREADS> __device__ __forceinline__ void meet()
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
+/* Of the block's teams of THREADS neighbours, all threads of this one's are here. */
+template <int THREADS> __device__ __forceinline__ void meet_team()
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(2 + threadIdx.x / THREADS), "n"(THREADS) : "memory");
+}
+
 /* What was there before; all that the block's threads wrote before they met is seen by whoever adds after it, and what
  * they read once they have met again was written before the last who added. By one thread. */
 __device__ __forceinline__ uint32_t add_ordered(uint32_t *p, uint32_t x)

@@ -1,6 +1,7 @@
 /* Collecting the phases of a resident step; see resident.h. Host code.
  *
- * A norm is written down as pending and becomes part of every product that reads it. Should the collection be closed
+ * A norm is written down as pending and becomes part of every product that reads it; with more than two rows the first
+ * of a step is launched before the kernel. Should the collection be closed
  * while one is pending, it is launched behind the kernel, for whoever reads it then. */
 extern "C" {
 #include "base/mem.h"
@@ -19,7 +20,7 @@ enum state {
 
 struct resident {
     enum state state;
-    bool refused; /* the model has something that is not for us */
+    bool refused, wide_refused; /* the model has something that is not for us: few rows; more */
     struct phase phases[RESIDENT_PHASES];
     uint32_t n;
     enum resident_set set;
@@ -28,7 +29,8 @@ struct resident {
     struct norm_args norm; /* pending when its out is not NULL */
     void *program;         /* of this recording; the graph takes it */
     uint32_t *barrier;
-    size_t barrier_bytes;
+    void *wide; /* rows to be normalised, and their squares: as wide in every recording, since graphs keep it */
+    size_t barrier_bytes, wide_bytes;
 };
 
 static bool is_allowed = true;
@@ -43,19 +45,31 @@ bool resident_is_allowed(void)
     return is_allowed;
 }
 
+static bool is_wide(const struct resident *r)
+{
+    return r->set == RESIDENT_WIDE;
+}
+
+static bool *refused_of(struct resident *r)
+{
+    return is_wide(r) ? &r->wide_refused : &r->refused;
+}
+
 void resident_begin(struct dev *d, uint32_t n_rows)
 {
     if (d->resident == NULL)
         d->resident = (struct resident *)mem_zalloc(sizeof *d->resident);
     struct resident *r = d->resident;
-    if (r == NULL || r->refused || n_rows > RESIDENT_ROWS || d->capability < 90 || !is_allowed ||
-        (d->deterministic && !d->chained))
+    if (r == NULL)
+        return;
+    r->set = n_rows <= RESIDENT_ROWS ? RESIDENT_SETS : RESIDENT_WIDE;
+    if (*refused_of(r) || n_rows > EVEN_MOST || d->capability < 90 || !is_allowed ||
+        (d->deterministic && (is_wide(r) || !d->chained)))
         return;
     r->state = STATE_OPEN;
     r->n = r->slot_bytes = r->room_bytes = 0;
     r->first_attend = RESIDENT_PHASES;
     r->rows = n_rows;
-    r->set = RESIDENT_SETS;
     r->norm.out = NULL;
     r->program = NULL;
     d->is_collecting = true;
@@ -70,14 +84,16 @@ void *resident_end(struct dev *d, bool *keep)
     resident_flush(d);
     d->is_collecting = false;
     r->state = STATE_OFF;
-    *keep = !r->refused;
+    *keep = !*refused_of(r);
     return r->program;
 }
 
 void resident_free(struct dev *d)
 {
-    if (d->resident != NULL)
+    if (d->resident != NULL) {
         cudaFree(d->resident->barrier);
+        cudaFree(d->resident->wide);
+    }
     mem_free(d->resident);
 }
 
@@ -86,14 +102,14 @@ static bool refuse(struct dev *d)
 {
     resident_flush(d);
     d->is_collecting = false;
-    d->resident->refused = true;
+    *refused_of(d->resident) = true;
     return false;
 }
 
 static bool is_open(struct dev *d)
 {
     if (d->resident != NULL && d->resident->state == STATE_DONE)
-        d->resident->refused = true; /* something in the middle of the step was not for us */
+        *refused_of(d->resident) = true; /* something in the middle of the step was not for us */
     return d->is_collecting;
 }
 
@@ -149,11 +165,66 @@ void resident_norm_read(struct dev *d)
         d->resident->norm.out = NULL;
 }
 
+/* One more phase. A norm that was pending is part of it, or was before; where it adds, the rows change. */
+static struct phase *add_product(
+    struct resident *r, enum format format, const struct skinny_job *j, const struct acts *in)
+{
+    struct phase *p = &r->phases[r->n++];
+    *p = {};
+    p->kind = PHASE_PRODUCT;
+    p->format = format;
+    p->job = *j;
+    if (r->norm.out == in) {
+        p->x = r->norm.x;
+        p->gain = r->norm.gain;
+        p->rows = r->norm.rows;
+        p->eps = r->norm.eps;
+    }
+    if (j->end == SKINNY_ADD)
+        r->norm.out = NULL;
+    return p;
+}
+
+/* resident_product for RESIDENT_WIDE. The first norm of a step goes before the kernel, the last product behind it. */
+static bool wide_product(struct dev *d, enum format format, const struct skinny_job *j, const struct acts *in)
+{
+    struct resident *r = d->resident;
+    const struct skinny_heads *h = &j->heads;
+    if (j->end == SKINNY_STORE) {
+        resident_flush(d);
+        return false;
+    }
+    const bool adds_again = j->end == SKINNY_ADD && r->n > 0 && r->phases[r->n - 1].kind == PHASE_PRODUCT &&
+                            r->phases[r->n - 1].job.end == SKINNY_ADD; /* which reads what is added to too early */
+    if (format != FORMAT_BF16 || !even_has(d, format, j->n_out, j->n_in) || r->n == RESIDENT_PHASES || adds_again ||
+        j->groups != NULL || j->n_rows != r->rows || !skinny_is_near(j) ||
+        (j->end == SKINNY_QKV && !even_has_heads(h->head_dim, h->rope_dims, h->rope)))
+        return refuse(d);
+    const bool is_normed = r->norm.out == in;
+    uint32_t maker = r->n;
+    while (is_normed && maker > 0 &&
+           (r->phases[maker - 1].kind != PHASE_PRODUCT || r->phases[maker - 1].job.end != SKINNY_ADD))
+        maker--;
+    if (is_normed && r->n == 0) {
+        const struct norm_args first = r->norm;
+        r->norm.out = NULL;
+        cuda_norm_now(d, &first);
+    } else if (is_normed && (maker == 0 || r->norm.rows != NULL || r->phases[maker - 1].job.out != r->norm.x ||
+                                r->phases[maker - 1].job.n_out != j->n_in || r->phases[maker - 1].job.ldc != j->n_in))
+        return refuse(d);
+    struct phase *p = add_product(r, format, j, in);
+    if (p->x != NULL)
+        p->maker = maker - 1;
+    return true;
+}
+
 bool resident_product(struct dev *d, enum format format, const struct skinny_job *j, const struct acts *in)
 {
     if (!is_open(d))
         return false;
     struct resident *r = d->resident;
+    if (is_wide(r))
+        return wide_product(d, format, j, in);
     const enum resident_set set = set_of(d, format, j->n_in);
     if (set == RESIDENT_SETS || (r->set != RESIDENT_SETS && r->set != set) || r->n == RESIDENT_PHASES ||
         j->groups != NULL || resident_width(j->n_in) / RESIDENT_PAD * j->n_rows > RESIDENT_SUMS || j->n_in % 64 != 0 ||
@@ -166,20 +237,20 @@ bool resident_product(struct dev *d, enum format format, const struct skinny_job
     r->set = set;
     r->room_bytes = room;
     r->slot_bytes = slot;
-    struct phase *p = &r->phases[r->n++];
-    *p = {};
-    p->kind = PHASE_PRODUCT;
-    p->format = format;
-    p->job = *j;
-    if (r->norm.out == in) {
-        p->x = r->norm.x;
-        p->gain = r->norm.gain;
-        p->rows = r->norm.rows;
-        p->eps = r->norm.eps;
-    }
+    struct phase *p = add_product(r, format, j, in);
     p->is_end_steady = r->n < 2 || p[-1].kind != PHASE_PRODUCT || p[-1].job.end != SKINNY_ADD || j->end != SKINNY_ADD;
-    if (j->end == SKINNY_ADD) /* the rows that a norm was pending for have changed */
-        r->norm.out = NULL;
+    return true;
+}
+
+/* Where the activations lie attention needs room too. */
+static bool has_attend_room(struct resident *r, const struct attend_job *j)
+{
+    const uint32_t floats = resident_warps(r->set) * (j->per_kv * j->head_dim + RESIDENT_HEADS * 2);
+    const uint32_t bytes = is_chain(r->set) ? resident_chain_room() : floats * (uint32_t)sizeof(float);
+    const uint32_t room = MAX(r->room_bytes, bytes);
+    if (slots_beside(r->set, r->slot_bytes, room) == 0)
+        return false;
+    r->room_bytes = room;
     return true;
 }
 
@@ -193,15 +264,12 @@ bool resident_attend(struct dev *d, const struct batch *b, const struct attend_j
                       (j->head_dim == 64 || j->head_dim == 128) && j->per_kv <= RESIDENT_HEADS &&
                       (j->dtype == DTYPE_F16 || j->dtype == DTYPE_BF16) && b->n_rows == b->n_seqs && r->n > 0 &&
                       r->n < RESIDENT_PHASES && r->phases[r->n - 1].kind == PHASE_PRODUCT &&
+                      (!is_wide(r) || (j->dtype == DTYPE_BF16 && j->head_dim == first->head_dim)) &&
                       (!d->deterministic || attend_has_chunks(d, j));
     if (!fits)
         return refuse(d);
-    const uint32_t floats = resident_warps(r->set) * (j->per_kv * j->head_dim + RESIDENT_HEADS * 2);
-    const uint32_t bytes = is_chain(r->set) ? resident_chain_room() : floats * (uint32_t)sizeof(float);
-    const uint32_t room = MAX(r->room_bytes, bytes);
-    if (slots_beside(r->set, r->slot_bytes, room) == 0)
+    if (!is_wide(r) && !has_attend_room(r, j))
         return refuse(d);
-    r->room_bytes = room;
     struct phase *p = &r->phases[r->n++];
     *p = {};
     r->first_attend = MIN(r->first_attend, r->n - 1);
@@ -210,30 +278,66 @@ bool resident_attend(struct dev *d, const struct batch *b, const struct attend_j
     return true;
 }
 
-uint32_t resident_positions(const struct dev *d)
+struct cut resident_cut(const struct dev *d, const struct attend_job *j)
 {
-    return 16 * resident_warps(d->resident->set);
+    const struct resident *r = d->resident;
+    if (is_wide(r))
+        return resident_wide_cut(d, j);
+    /* positions that a block's warps take at once, a group of 16 each */
+    return {d->n_sms, j->n_kv_heads, 16 * resident_warps(r->set), PACK / j->per_kv};
 }
 
-/* The phases to the device, beside the recording. */
-static bool upload(struct dev *d, struct resident *r)
+/* A program to the device, beside the recording. */
+static bool upload(struct dev *d, struct resident *r, const void *from, size_t bytes)
 {
     size_t have = 0;
     void *program = NULL;
-    const size_t bytes = r->n * sizeof(struct phase);
-    if (cuda_room(d, &program, &have, bytes) == NULL ||
-        cuda_room(d, (void **)&r->barrier, &r->barrier_bytes, 256) == NULL)
+    if (cuda_room(d, (void **)&r->barrier, &r->barrier_bytes, 256) == NULL ||
+        cuda_room(d, &program, &have, bytes) == NULL)
         return false;
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaStream_t side = NULL;
     CUDA_DO(d, cudaThreadExchangeStreamCaptureMode(&mode));
     CUDA_DO(d, cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
-    CUDA_DO(d, cudaMemcpyAsync(program, r->phases, bytes, cudaMemcpyHostToDevice, side));
+    CUDA_DO(d, cudaMemcpyAsync(program, from, bytes, cudaMemcpyHostToDevice, side));
     CUDA_DO(d, cudaStreamSynchronize(side));
     CUDA_DO(d, cudaStreamDestroy(side));
     CUDA_DO(d, cudaThreadExchangeStreamCaptureMode(&mode));
     r->program = program;
     return true;
+}
+
+static void run_wide(struct dev *d, struct resident *r)
+{
+    const size_t bytes = r->n * resident_wide_bytes();
+    uint32_t width = 0;
+    for (uint32_t i = 0; i < r->n; i++)
+        width = MAX(width, r->phases[i].x != NULL ? r->phases[i].job.n_in : 0);
+    void *made = mem_aligned(RESIDENT_WIDE_ALIGN, bytes);
+    if (made == NULL)
+        cuda_note(d, (int)cudaErrorMemoryAllocation, "mem_aligned");
+    else if ((width == 0 || cuda_room(d, &r->wide, &r->wide_bytes, resident_wide_room(width)) != NULL) &&
+             resident_wide_program(d, r->phases, r->n, r->wide, made) && upload(d, r, made, bytes))
+        resident_run_wide(d, r->rows, r->first_attend < r->n ? r->phases[r->first_attend].attend.head_dim : 128,
+            r->program, r->n, r->first_attend, r->barrier);
+    mem_free(made);
+}
+
+static void run_few(struct dev *d, struct resident *r)
+{
+    if (!upload(d, r, r->phases, r->n * sizeof(struct phase)))
+        return;
+    const uint32_t n_slots = slots_beside(r->set, r->slot_bytes, r->room_bytes);
+    const struct resident_args a = {(const struct phase *)r->program, r->n, r->next_product, r->first_attend, r->rows,
+        n_slots, r->slot_bytes, r->room_bytes, r->barrier};
+    const size_t shared = (size_t)n_slots * r->slot_bytes + rest_bytes(r->set, r->room_bytes);
+    switch (r->set) {
+    case RESIDENT_F8: resident_run_bytes(d, shared, &a); break;
+    case RESIDENT_QUANT: resident_run_quant(d, shared, &a); break;
+    case RESIDENT_CHAIN_BF16:
+    case RESIDENT_CHAIN_F16: resident_run_chain(d, r->set, shared, &a); break;
+    default: resident_run_plain(d, r->set, shared, &a); break;
+    }
 }
 
 void resident_flush(struct dev *d)
@@ -248,19 +352,10 @@ void resident_flush(struct dev *d)
         r->phases[i].next_product = r->next_product;
         r->next_product = r->phases[i].kind == PHASE_PRODUCT ? i : r->next_product;
     }
-    if (r->next_product < r->n && upload(d, r)) {
-        const uint32_t n_slots = slots_beside(r->set, r->slot_bytes, r->room_bytes);
-        const struct resident_args a = {(const struct phase *)r->program, r->n, r->next_product, r->first_attend,
-            r->rows, n_slots, r->slot_bytes, r->room_bytes, r->barrier};
-        const size_t shared = (size_t)n_slots * r->slot_bytes + rest_bytes(r->set, r->room_bytes);
-        switch (r->set) {
-        case RESIDENT_F8: resident_run_bytes(d, shared, &a); break;
-        case RESIDENT_QUANT: resident_run_quant(d, shared, &a); break;
-        case RESIDENT_CHAIN_BF16:
-        case RESIDENT_CHAIN_F16: resident_run_chain(d, r->set, shared, &a); break;
-        default: resident_run_plain(d, r->set, shared, &a); break;
-        }
-    }
+    if (r->next_product < r->n && is_wide(r))
+        run_wide(d, r);
+    else if (r->next_product < r->n)
+        run_few(d, r);
     if (r->norm.out != NULL) {
         const struct norm_args left = r->norm;
         r->norm.out = NULL;

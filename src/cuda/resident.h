@@ -1,4 +1,4 @@
-/* A decode step of one or two rows as one kernel that stays on the chip from the first layer to the logits.
+/* A decode step of few rows as one kernel that stays on the chip from the first layer to the last.
  *
  * At one row a step is a stream of weights, and between kernels that stream stands still for some microseconds while
  * the next one starts, reads its activations and asks for its first bytes. Weights depend on nothing, so here one warp
@@ -9,18 +9,20 @@
  * as phases (resident_norm, resident_product, resident_attend return true); whatever launches something else closes the
  * collection first, which launches the kernel. So the ops' contract and their order stay what they are.
  *
- * What it takes: BF16, F16 or F8 matrices throughout, or a mix of Q8, Q4, Q4K and Q6K; heads of 64 and 128 in a 16-bit
- * cache, eight query heads a kv head at most. A model with anything else runs op by op.
- *
- * With --deterministic it takes BF16 or F16, and a kernel of its own gives the bits that the ops give
- * (resident_chain.cuh). */
+ * There are two.
+ *   One or two rows, to the logits (resident.cuh): BF16, F16 or F8 matrices throughout, or a mix of Q8, Q4, Q4K and
+ *   Q6K; heads of 64 and 128 in a 16-bit cache, eight query heads a kv head at most. With --deterministic BF16 or F16,
+ *   by a kernel that gives the bits that the ops give (resident_chain.cuh).
+ *   3 to EVEN_MOST rows, between the first norm and the last (resident_wide.cuh): BF16 matrices that even.cuh takes,
+ *   such heads in a BF16 cache. With --deterministic not at all.
+ * A model with anything else runs op by op. */
 #ifndef CUDA_RESIDENT_H
 #define CUDA_RESIDENT_H
 
 #include "cuda/attend.cuh"
 #include "cuda/skinny.h"
 
-#define RESIDENT_ROWS   2   /* rows of a step */
+#define RESIDENT_ROWS   2   /* of a step, for the first of the two */
 #define RESIDENT_PHASES 896 /* of one step: five a layer of 128, with room for matrices that do not lie together */
 #define RESIDENT_PAD    256 /* activation rows end at a multiple of so many elements; no stage is shorter */
 #define RESIDENT_SUMS   256 /* stages of all rows whose sums lie in shared memory */
@@ -39,14 +41,15 @@ struct phase {
     float eps;
     uint32_t next_product; /* the next phase that is one */
     bool is_end_steady;    /* a product: the phase before changes nothing that its end reads */
+    uint32_t maker;        /* RESIDENT_WIDE, where x is not NULL: the phase that adds to it last */
     union {
         struct skinny_job job;
         struct attend_job attend;
     };
 };
 
-/* Positions of a context that a block's warps take at once, a group of 16 each. */
-uint32_t resident_positions(const struct dev *d);
+/* How the attention that was collected is to be cut. */
+struct cut resident_cut(const struct dev *d, const struct attend_job *j);
 
 struct resident_args {
     const struct phase *program;
@@ -72,6 +75,7 @@ enum resident_set {
     RESIDENT_QUANT,
     RESIDENT_CHAIN_BF16,
     RESIDENT_CHAIN_F16,
+    RESIDENT_WIDE,
     RESIDENT_SETS,
 };
 
@@ -97,5 +101,16 @@ void resident_run_bytes(struct dev *d, size_t shared, const struct resident_args
 void resident_run_quant(struct dev *d, size_t shared, const struct resident_args *a);
 void resident_run_chain(struct dev *d, enum resident_set set, size_t shared, const struct resident_args *a);
 uint32_t resident_chain_room(void); /* bytes that attention needs where the activations lie */
+
+/* resident_wide.cu. A phase as that kernel has it, in bytes, and how its program is aligned; the bytes in device memory
+ * for rows of n that are to be normalised; how attention is cut; phases made into a program in host memory, false on
+ * failure, which is noted; and the launch. */
+#define RESIDENT_WIDE_ALIGN 128
+size_t resident_wide_bytes(void);
+size_t resident_wide_room(uint32_t n);
+struct cut resident_wide_cut(const struct dev *d, const struct attend_job *j);
+bool resident_wide_program(struct dev *d, const struct phase *phases, uint32_t n, void *room, void *program);
+void resident_run_wide(struct dev *d, uint32_t n_rows, uint32_t head_dim, const void *program, uint32_t n,
+    uint32_t first_attend, uint32_t *barrier);
 
 #endif

@@ -19,8 +19,7 @@ static void slim(struct dev *d, enum format format, const struct skinny_job *j)
     }
 }
 
-/* Gate and up lie within what a description for the copy engine reaches. */
-static bool is_near(const struct skinny_job *j)
+bool skinny_is_near(const struct skinny_job *j)
 {
     const uintptr_t a = (uintptr_t)j->w0, b = (uintptr_t)j->w1;
     return j->end != SKINNY_GLU || (a < b ? b - a : a - b) < (uintptr_t)1 << 40;
@@ -35,7 +34,7 @@ void cuda_skinny(struct dev *d, enum format format, const struct skinny_job *j)
             cuda_flow(d, format, j);
             return;
         }
-        if (way == CUDA_WAY_EVEN && is_near(j)) {
+        if (way == CUDA_WAY_EVEN && skinny_is_near(j)) {
             cuda_even(d, format, j);
             return;
         }

@@ -73,6 +73,8 @@ void cuda_flow(struct dev *d, enum format format, const struct skinny_job *j);
 bool even_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in);
 bool even_has_heads(uint32_t head_dim, uint32_t rope_dims, enum rope_style rope);
 void cuda_even(struct dev *d, enum format format, const struct skinny_job *j);
+/* Gate and up lie within what a description for the copy engine reaches. */
+bool skinny_is_near(const struct skinny_job *j);
 
 /* many.cu: gate and up with 16-bit floats, for any number of rows, into rows of the same type; and whether its tiles
  * for so many rows keep the card busy. */

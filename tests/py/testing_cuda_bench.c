@@ -106,15 +106,15 @@ EXPORT double quern_bench_choices(const struct cuda_bench *b, uint32_t out[4])
     return c->seconds;
 }
 
-/* A model by its name; "small-64" and "small-128", heads of that size, are what a sanitizer gets through: one layer,
- * a narrow one, with tiles that are not full. */
+/* A model by its name; "small-64" and "small-128", heads of that size, are what a sanitizer gets through: two layers,
+ * narrow ones, with tiles that are not full. */
 static enum err bench_config(const char *shape, struct model_config *cfg, struct error *e)
 {
     uint32_t head_dim;
     if (sscanf(shape, "small-%u", &head_dim) != 1)
         return dummy_config(shape, cfg, e);
     TRY(dummy_config("llama-3.2-1b", cfg, e));
-    cfg->n_layers = 1;
+    cfg->n_layers = 2;
     cfg->hidden = 512;
     cfg->ffn = 768;
     cfg->vocab = 1040;
@@ -275,6 +275,16 @@ EXPORT void quern_bench_resident(int on)
     cuda_allow_resident(on != 0);
 #endif
     (void)on;
+}
+
+/* How often a step of 3 to 32 rows was launched as one kernel, or recorded so. */
+EXPORT uint64_t quern_bench_wide_launches(void)
+{
+#ifdef QUERN_CUDA
+    return cuda_wide_launches();
+#else
+    return 0;
+#endif
 }
 
 EXPORT uint32_t quern_bench_vocab(const struct cuda_bench *b)

@@ -112,6 +112,10 @@ template <int THREADS> inline void meet()
 {
     emulated_meet_block();
 }
+template <int THREADS> inline void meet_team() /* a block that is emulated is one */
+{
+    emulated_meet_block();
+}
 inline void cluster_meet()
 {
     emulated_meet_cluster();
