@@ -361,7 +361,7 @@ def main():
     parser.add_argument("--full", action="store_true", help="from an empty start to the last answer")
     parser.add_argument("--requests", type=int, default=0, help="of --row; four for each place otherwise")
     parser.add_argument("--no-wide", action="store_true", help="prompts' attention without the warpgroup's matrix unit")
-    parser.add_argument("--no-resident", action="store_true", help="steps of one or two rows op by op")
+    parser.add_argument("--no-resident", action="store_true", help="steps of up to 32 rows op by op")
     args = parser.parse_args()
     only, code, plain, began = args.only.split(","), 0, [], time.time()
     lib = library()

@@ -29,7 +29,7 @@ TOOLS = {"racecheck": ["--kernel-name-exclude", "regex=" + LIBRARY.removeprefix(
                        "--racecheck-num-workers", "1", *BARRIERS],
          "initcheck": [],
          "memcheck": ["--kernel-name-exclude", "regex=" + LIBRARY],
-         "synccheck": ["--kernel-name-exclude", "regex=" + LIBRARY, *BARRIERS]}
+         "synccheck": ["--kernel-name-exclude", "regex=" + LIBRARY, "--print-limit", "10000", *BARRIERS]}
 REPORTED = 9  # the exit status when a tool has something to say
 # The slowest first; how many processes share a group under racecheck, and under the others, where most of a process's
 # time is its start.
@@ -37,6 +37,7 @@ GROUPS = {"chosen": (1, 1), "deterministic": (6, 2), "resident": (4, 2), "checkp
           "models": (3, 1), "architectures": (3, 1), "feed": (4, 2), "attention": (4, 2), "wide": (3, 1),
           "slim": (3, 2), "sample": (1, 1), "even": (2, 2), "products": (2, 1), "flow": (1, 1)}
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?$|RACECHECK SUMMARY: (\d+) hazard)", re.MULTILINE)
+WHERE = re.compile(r"^=+ +at (?:void )?([^(+]+)", re.MULTILINE)
 THEIRS = re.compile(rf"(?:Error|Warning): Race reported between \w+ access at \S*(?:{LIBRARY})")
 running = set()
 
@@ -92,7 +93,8 @@ def run_all(jobs, at_once, limit, log):
                 log.write(f"#### {job.name}: {job.ended}, {job.seconds:.0f} s: {' '.join(job.command)}\n{job.text}\n")
                 log.flush()
                 if job.ended != "ok":
-                    print(f"{job.name}: {job.ended}, {job.reports} reports, {job.seconds:.0f} s", flush=True)
+                    kernels = ", ".join(sorted(set(WHERE.findall(job.text)))[:4])
+                    print(f"{job.name}: {job.ended}, {job.reports} reports, {job.seconds:.0f} s  {kernels}", flush=True)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             pool.shutdown(wait=False, cancel_futures=True)

@@ -279,6 +279,7 @@ __device__ __forceinline__ void attend_items(
     const uint32_t n = first.n_items * j.n_kv_heads, split = first.split;
     Group<D> group;
     attend_ahead<WARPS, T>(j, first, group);
+    __syncwarp(); /* lanes that asked for less are here already, and a meeting is of whole warps */
     open();
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         const struct plan_item item = i == blockIdx.x ? first.item : j.items[i / j.n_kv_heads];
