@@ -303,6 +303,7 @@ __device__ __forceinline__ void wide_add(const struct wide_phase &p, struct wide
     for (int i = 0; i < 2 * NT; i++)
         if (lane < 4)
             s.squares[warp][even_row(i)] = sum[i];
+    __syncwarp(); /* a meeting is of whole warps */
     meet<EVEN_THREADS>();
     if (threadIdx.x < 8 * NT) {
         float all = s.squares[0][threadIdx.x];
@@ -381,6 +382,7 @@ __device__ __forceinline__ void wide_product(const struct wide_phase &p, struct 
     struct wide_ending<NT> w;
     if (p.has_rows) {
         even_rows_load(f.j, s.rows);
+        __syncwarp();
         meet<EVEN_THREADS>();
     }
     for (uint32_t unit = first; unit < end;) {
@@ -447,9 +449,11 @@ __device__ __forceinline__ void wide_attend(
         if (is_seen)
             T::stream(j, w, team_ring<T::RING>(rings), ask);
         shared_ready(); /* the copy engine writes there next */
+        __syncwarp();
         meet_team<TEAM_THREADS>();
         if (is_seen)
             T::finish(j, w, item, rings);
+        __syncwarp();
         meet_team<TEAM_THREADS>();
     }
     if (threadIdx.x % 32 == 0)
