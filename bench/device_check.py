@@ -365,7 +365,7 @@ def bench_library():
                                        ctypes.c_void_p]
     lib.quern_bench_rows.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p]
     lib.quern_bench_vocab.argtypes = lib.quern_bench_why.argtypes = [ctypes.c_void_p]
-    lib.quern_bench_wide_launches.restype = ctypes.c_uint64
+    lib.quern_bench_several_launches.restype = ctypes.c_uint64
     lib.quern_bench_why.restype = ctypes.c_char_p
     return lib
 
@@ -593,8 +593,8 @@ def check_resident(seed):
         few, more = ((1, 0), (1, 700), (2, 2100)), ((3, 2500), (7, 700), (7, 2100), (13, 40), (16, 513), (32, 310))
         seen = set()
         for n_seqs, at in of(few + more, ((1, 300), (2, 40), (3, 40), (12, 70), (32, 20))):
-            before = lib.quern_bench_wide_launches()
-            got, launches = logits(n_seqs, at, 1), lib.quern_bench_wide_launches() - before
+            before = lib.quern_bench_several_launches()
+            got, launches = logits(n_seqs, at, 1), lib.quern_bench_several_launches() - before
             if n_seqs > 2 and n_seqs not in seen and launches == 0 and not fp8 and kv == "BF16":
                 failures.append(f"{name} {dtype}: {n_seqs} rows were made by other kernels")
                 print(failures[-1], flush=True)

@@ -167,14 +167,15 @@ __device__ static uint32_t by_length(const struct batch_seq *seqs, uint32_t n_se
 {
     __shared__ uint32_t length[THREADS], order[THREADS];
     const uint32_t mine = threadIdx.x < n_seqs ? seqs[threadIdx.x].n_kv : 0;
-    uint32_t before = 0;
     length[threadIdx.x] = mine;
     order[threadIdx.x] = threadIdx.x;
     __syncthreads();
-    for (uint32_t i = 0; i < n_seqs; i++)
-        before += length[i] > mine || (length[i] == mine && i < threadIdx.x) ? 1 : 0;
-    if (threadIdx.x < n_seqs)
+    if (threadIdx.x < n_seqs) {
+        uint32_t before = 0;
+        for (uint32_t i = 0; i < n_seqs; i++)
+            before += length[i] > mine || (length[i] == mine && i < threadIdx.x) ? 1 : 0;
         order[before] = threadIdx.x;
+    }
     __syncthreads();
     return order[threadIdx.x];
 }

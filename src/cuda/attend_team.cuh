@@ -1,5 +1,5 @@
 /* The work of attend_team.cu, whose comment says how it is done: one part of a context by a team of 4 warps. A block
- * may have several teams side by side (resident_wide.cuh). */
+ * may have several teams side by side (resident_several.cuh). */
 #ifndef CUDA_ATTEND_TEAM_CUH
 #define CUDA_ATTEND_TEAM_CUH
 

@@ -59,9 +59,9 @@ enum cuda_way {
     CUDA_WAY_MANY,
 };
 void cuda_prefer(enum cuda_way way);
-/* For tests: how often many.cuh's kernel was launched so far, or recorded; and resident_wide.cuh's. */
+/* For tests: how often many.cuh's kernel was launched so far, or recorded; and resident_several.cuh's. */
 uint64_t cuda_many_launches(void);
-uint64_t cuda_wide_launches(void);
+uint64_t cuda_several_launches(void);
 
 /* For tests: devices that are opened from now on choose, of the library's algorithms for a product, the last that works
  * instead of the fastest, and need no clock for it. */

@@ -107,7 +107,7 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     if (cublasLtCreate(&d->lt) != CUBLAS_STATUS_SUCCESS)
         cuda_note(d, 1000, "cublasLtCreate");
     CUDA_DO(d, cudaMalloc(&d->lt_workspace, LT_BYTES));
-    /* cut sums come there by the copy engine, which initcheck does not see; so that it has nothing to say of them */
+    /* the library's cut sums come there by the copy engine, which compute-sanitizer's initcheck does not see */
     CUDA_DO(d, cudaMemsetAsync(d->lt_workspace, 0, LT_BYTES, d->stream));
     CUDA_DO(d, cudaMallocHost((void **)&d->pinned, WRITE_BYTES + READ_BYTES));
     CUDA_DO(d, cudaMallocHost((void **)&d->fetched, 2 * d->fetch_bytes));

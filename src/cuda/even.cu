@@ -91,7 +91,7 @@ template <typename T, int NT> static void launch_end(struct dev *d, struct even_
 
 bool even_describe(struct dev *d, const struct skinny_job *j, struct even_job *f)
 {
-    /* for any rows, since graphs keep it; twice: resident_wide.cuh */
+    /* for any rows, since graphs keep it; twice: resident_several.cuh */
     const size_t bytes = 2 * (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float);
     const uint32_t rows = j->end == SKINNY_GLU ? 2 * j->n_out : j->n_out;
     *f = {};

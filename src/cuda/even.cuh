@@ -109,30 +109,35 @@ __device__ __forceinline__ void even_ready(const CUtensorMap *map)
 #endif
 }
 
-__device__ __forceinline__ void even_fetch(
-    const struct even_job &f, unsigned char *to, uint32_t tile, uint32_t column, uint64_t *full)
-{
-    const uint32_t run = tile * (EVEN_ROWS / 16), group = run / f.group_runs;
-    even_load_weights(to, &f.w, column * TMA_COLUMN, run - group * f.group_runs, group, full);
-}
-
 struct even_ring {
     unsigned char *stages;
     uint64_t *full, *free;
     uint64_t *rows; /* full is of the weights alone, and this of the activations; NULL = full is of both */
 };
 
-/* A unit's place. */
+/* A unit's place, in tiles of so many. */
 struct even_place {
-    uint32_t tile, column;
+    uint32_t tile, column, per_tile;
+
+    __device__ __forceinline__ even_place(uint32_t unit, uint32_t per_tile)
+        : tile(unit / per_tile), column(unit % per_tile), per_tile(per_tile)
+    {
+    }
+    __device__ __forceinline__ void step()
+    {
+        if (++column == per_tile) {
+            column = 0;
+            tile++;
+        }
+    }
 };
 
-__device__ __forceinline__ void even_step(const struct even_job &f, struct even_place &p)
+/* The weights of the unit there. By one thread. */
+__device__ __forceinline__ void even_fetch(
+    const CUtensorMap *map, uint32_t group_runs, unsigned char *to, const struct even_place &at, uint64_t *full)
 {
-    if (++p.column == f.per_tile) {
-        p.column = 0;
-        p.tile++;
-    }
+    const uint32_t run = at.tile * (EVEN_ROWS / 16), group = run / group_runs;
+    even_load_weights(to, map, at.column * TMA_COLUMN, run - group * group_runs, group, full);
 }
 
 /* Units first .. end-1 into the ring. By one thread. */
@@ -141,27 +146,27 @@ __device__ __forceinline__ void even_carry(
     const struct even_job &f, const struct even_ring &ring, uint32_t first, uint32_t end)
 {
     using S = EvenShape<NT>;
-    struct even_place at = {first / f.per_tile, first % f.per_tile}, act = at;
+    struct even_place at(first, f.per_tile), act = at;
     const uint32_t ahead = min(end - first, S::STAGES);
     uint32_t stage = 0, round = 0;
     even_ready(&f.act);
     for (uint32_t i = 0; i < ahead; i++) {
         barrier_arrive_expect(&ring.full[i], S::STAGE);
-        even_fetch(f, ring.stages + i * S::STAGE, at.tile, at.column, &ring.full[i]);
-        even_step(f, at);
+        even_fetch(&f.w, f.group_runs, ring.stages + i * S::STAGE, at, &ring.full[i]);
+        at.step();
     }
     launch_wait();
     for (uint32_t i = 0; i < ahead; i++) {
         even_load_rows(ring.stages + i * S::STAGE + EVEN_WEIGHTS, &f.act, act.column * TMA_COLUMN, 0, &ring.full[i]);
-        even_step(f, act);
+        act.step();
     }
     for (uint32_t i = first + ahead; i < end; i++) {
         unsigned char *to = ring.stages + stage * S::STAGE;
         barrier_wait(&ring.free[stage], round & 1);
         barrier_arrive_expect(&ring.full[stage], S::STAGE);
-        even_fetch(f, to, at.tile, at.column, &ring.full[stage]);
+        even_fetch(&f.w, f.group_runs, to, at, &ring.full[stage]);
         even_load_rows(to + EVEN_WEIGHTS, &f.act, at.column * TMA_COLUMN, 0, &ring.full[stage]);
-        even_step(f, at);
+        at.step();
         if (++stage == S::STAGES) {
             stage = 0;
             round++;

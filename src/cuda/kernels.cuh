@@ -113,7 +113,7 @@ template <int THREADS> __device__ __forceinline__ void meet()
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
-/* Of the block's teams of THREADS neighbours, all threads of this one's are here. */
+/* Of the block's teams of THREADS neighbours, all threads of this one's are here. Named barriers 2 and on. */
 template <int THREADS> __device__ __forceinline__ void meet_team()
 {
     asm volatile("bar.sync %0, %1;" ::"r"(2 + threadIdx.x / THREADS), "n"(THREADS) : "memory");
@@ -126,6 +126,21 @@ __device__ __forceinline__ uint32_t add_ordered(uint32_t *p, uint32_t x)
     uint32_t old;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(x) : "memory");
     return old;
+}
+
+/* A barrier over all blocks, which must be on the chip at once, in two halves, by one thread: this block has come; and
+ * all have, `round` times. */
+__device__ __forceinline__ void chip_add(uint32_t *counter)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+__device__ __forceinline__ void chip_see(const uint32_t *counter, uint32_t round)
+{
+    uint32_t seen;
+    do
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+    while (seen < round * gridDim.x);
 }
 
 /* ---- reductions ----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ enum state {
 
 struct resident {
     enum state state;
-    bool refused, wide_refused; /* the model has something that is not for us: few rows; more */
+    bool refused, several_refused; /* the model has something that is not for us: few rows; more */
     struct phase phases[RESIDENT_PHASES];
     uint32_t n;
     enum resident_set set;
@@ -29,8 +29,8 @@ struct resident {
     struct norm_args norm; /* pending when its out is not NULL */
     void *program;         /* of this recording; the graph takes it */
     uint32_t *barrier;
-    void *wide; /* rows to be normalised, and their squares: as wide in every recording, since graphs keep it */
-    size_t barrier_bytes, wide_bytes;
+    void *normed; /* rows to be normalised, and their squares: as wide in every recording, since graphs keep it */
+    size_t barrier_bytes, normed_bytes;
 };
 
 static bool is_allowed = true;
@@ -45,14 +45,14 @@ bool resident_is_allowed(void)
     return is_allowed;
 }
 
-static bool is_wide(const struct resident *r)
+static bool is_several(const struct resident *r)
 {
-    return r->set == RESIDENT_WIDE;
+    return r->set == RESIDENT_SEVERAL;
 }
 
 static bool *refused_of(struct resident *r)
 {
-    return is_wide(r) ? &r->wide_refused : &r->refused;
+    return is_several(r) ? &r->several_refused : &r->refused;
 }
 
 void resident_begin(struct dev *d, uint32_t n_rows)
@@ -62,9 +62,9 @@ void resident_begin(struct dev *d, uint32_t n_rows)
     struct resident *r = d->resident;
     if (r == NULL)
         return;
-    r->set = n_rows <= RESIDENT_ROWS ? RESIDENT_SETS : RESIDENT_WIDE;
+    r->set = n_rows <= RESIDENT_ROWS ? RESIDENT_SETS : RESIDENT_SEVERAL;
     if (*refused_of(r) || n_rows > EVEN_MOST || d->capability < 90 || !is_allowed ||
-        (d->deterministic && (is_wide(r) || !d->chained)))
+        (d->deterministic && (is_several(r) || !d->chained)))
         return;
     r->state = STATE_OPEN;
     r->n = r->slot_bytes = r->room_bytes = 0;
@@ -92,7 +92,7 @@ void resident_free(struct dev *d)
 {
     if (d->resident != NULL) {
         cudaFree(d->resident->barrier);
-        cudaFree(d->resident->wide);
+        cudaFree(d->resident->normed);
     }
     mem_free(d->resident);
 }
@@ -185,8 +185,9 @@ static struct phase *add_product(
     return p;
 }
 
-/* resident_product for RESIDENT_WIDE. The first norm of a step goes before the kernel, the last product behind it. */
-static bool wide_product(struct dev *d, enum format format, const struct skinny_job *j, const struct acts *in)
+/* resident_product for RESIDENT_SEVERAL. The first norm of a step goes before the kernel, the last product behind it.
+ */
+static bool several_product(struct dev *d, enum format format, const struct skinny_job *j, const struct acts *in)
 {
     struct resident *r = d->resident;
     const struct skinny_heads *h = &j->heads;
@@ -223,8 +224,8 @@ bool resident_product(struct dev *d, enum format format, const struct skinny_job
     if (!is_open(d))
         return false;
     struct resident *r = d->resident;
-    if (is_wide(r))
-        return wide_product(d, format, j, in);
+    if (is_several(r))
+        return several_product(d, format, j, in);
     const enum resident_set set = set_of(d, format, j->n_in);
     if (set == RESIDENT_SETS || (r->set != RESIDENT_SETS && r->set != set) || r->n == RESIDENT_PHASES ||
         j->groups != NULL || resident_width(j->n_in) / RESIDENT_PAD * j->n_rows > RESIDENT_SUMS || j->n_in % 64 != 0 ||
@@ -264,11 +265,11 @@ bool resident_attend(struct dev *d, const struct batch *b, const struct attend_j
                       (j->head_dim == 64 || j->head_dim == 128) && j->per_kv <= RESIDENT_HEADS &&
                       (j->dtype == DTYPE_F16 || j->dtype == DTYPE_BF16) && b->n_rows == b->n_seqs && r->n > 0 &&
                       r->n < RESIDENT_PHASES && r->phases[r->n - 1].kind == PHASE_PRODUCT &&
-                      (!is_wide(r) || (j->dtype == DTYPE_BF16 && j->head_dim == first->head_dim)) &&
+                      (!is_several(r) || (j->dtype == DTYPE_BF16 && j->head_dim == first->head_dim)) &&
                       (!d->deterministic || attend_has_chunks(d, j));
     if (!fits)
         return refuse(d);
-    if (!is_wide(r) && !has_attend_room(r, j))
+    if (!is_several(r) && !has_attend_room(r, j))
         return refuse(d);
     struct phase *p = &r->phases[r->n++];
     *p = {};
@@ -281,8 +282,8 @@ bool resident_attend(struct dev *d, const struct batch *b, const struct attend_j
 struct cut resident_cut(const struct dev *d, const struct attend_job *j)
 {
     const struct resident *r = d->resident;
-    if (is_wide(r))
-        return resident_wide_cut(d, j);
+    if (is_several(r))
+        return resident_several_cut(d, j);
     /* positions that a block's warps take at once, a group of 16 each */
     return {d->n_sms, j->n_kv_heads, 16 * resident_warps(r->set), PACK / j->per_kv};
 }
@@ -307,18 +308,18 @@ static bool upload(struct dev *d, struct resident *r, const void *from, size_t b
     return true;
 }
 
-static void run_wide(struct dev *d, struct resident *r)
+static void run_several(struct dev *d, struct resident *r)
 {
-    const size_t bytes = r->n * resident_wide_bytes();
+    const size_t bytes = r->n * resident_several_bytes();
     uint32_t width = 0;
     for (uint32_t i = 0; i < r->n; i++)
         width = MAX(width, r->phases[i].x != NULL ? r->phases[i].job.n_in : 0);
-    void *made = mem_aligned(RESIDENT_WIDE_ALIGN, bytes);
+    void *made = mem_aligned(RESIDENT_SEVERAL_ALIGN, bytes);
     if (made == NULL)
         cuda_note(d, (int)cudaErrorMemoryAllocation, "mem_aligned");
-    else if ((width == 0 || cuda_room(d, &r->wide, &r->wide_bytes, resident_wide_room(width)) != NULL) &&
-             resident_wide_program(d, r->phases, r->n, r->wide, made) && upload(d, r, made, bytes))
-        resident_run_wide(d, r->rows, r->first_attend < r->n ? r->phases[r->first_attend].attend.head_dim : 128,
+    else if ((width == 0 || cuda_room(d, &r->normed, &r->normed_bytes, resident_several_room(width)) != NULL) &&
+             resident_several_program(d, r->phases, r->n, r->normed, made) && upload(d, r, made, bytes))
+        resident_run_several(d, r->rows, r->first_attend < r->n ? r->phases[r->first_attend].attend.head_dim : 128,
             r->program, r->n, r->first_attend, r->barrier);
     mem_free(made);
 }
@@ -352,8 +353,8 @@ void resident_flush(struct dev *d)
         r->phases[i].next_product = r->next_product;
         r->next_product = r->phases[i].kind == PHASE_PRODUCT ? i : r->next_product;
     }
-    if (r->next_product < r->n && is_wide(r))
-        run_wide(d, r);
+    if (r->next_product < r->n && is_several(r))
+        run_several(d, r);
     else if (r->next_product < r->n)
         run_few(d, r);
     if (r->norm.out != NULL) {

@@ -606,21 +606,8 @@ __device__ __forceinline__ void run_product(const struct skinny_job &j, const un
 /* ---- the kernel ----------------------------------------------------------------------------------------------------
  */
 
-/* A barrier over the chip in two halves, by one thread: this block has come; and all have, `round` times. */
-__device__ __forceinline__ void chip_add(uint32_t *counter)
-{
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-}
-
-__device__ __forceinline__ void chip_see(const uint32_t *counter, uint32_t round)
-{
-    uint32_t seen;
-    do
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-    while (seen < round * gridDim.x);
-}
-
-/* The same by those who multiply: what they wrote is seen by the others, and what the others wrote by them. */
+/* The chip's barrier by those who multiply: what they wrote is seen by the others, and what the others wrote by them.
+ */
 template <int WARPS> __device__ __forceinline__ void chip_tell(uint32_t *counter)
 {
     meet<WARPS * 32>();
@@ -710,12 +697,6 @@ __device__ __forceinline__ void run_phases(const struct resident_args &a, struct
     launch_next();
 }
 
-/* Registers of those who multiply, and of the group of four. No more together than the launch gives, 168 a thread:
- * who asks for more waits for ever. */
-#define MULTIPLY_REGISTERS 216
-#define OTHER_REGISTERS    72
-static_assert(8 * MULTIPLY_REGISTERS + 4 * OTHER_REGISTERS <= 12 * 168, "with eight warps that multiply");
-
 template <class Set>
 __global__ void __launch_bounds__(resident_threads(Set::WARPS), 1)
     resident_kernel(const __grid_constant__ struct resident_args a)
@@ -737,14 +718,14 @@ __global__ void __launch_bounds__(resident_threads(Set::WARPS), 1)
     }
     __syncthreads();
     if (warp >= Set::WARPS) {
-        warpgroup_registers_down<OTHER_REGISTERS>();
+        warpgroup_registers_down<RESIDENT_OTHER_REGISTERS>();
         const struct ring ring = made.found_anew();
         if (warp == Set::WARPS)
             carry<Set>(a, ring, phases + DESCRIBED);
         else
             run_ends<Set>(a, phases, (const float *)(ring.room() + a.room_bytes));
     } else {
-        warpgroup_registers_up<MULTIPLY_REGISTERS>();
+        warpgroup_registers_up<RESIDENT_WORK_REGISTERS>();
         const struct ring ring = made.found_anew();
         run_phases<Set>(a, phases, first, ring, ring.room(), (float *)(ring.room() + a.room_bytes));
     }

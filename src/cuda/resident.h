@@ -13,7 +13,7 @@
  *   One or two rows, to the logits (resident.cuh): BF16, F16 or F8 matrices throughout, or a mix of Q8, Q4, Q4K and
  *   Q6K; heads of 64 and 128 in a 16-bit cache, eight query heads a kv head at most. With --deterministic BF16 or F16,
  *   by a kernel that gives the bits that the ops give (resident_chain.cuh).
- *   3 to EVEN_MOST rows, between the first norm and the last (resident_wide.cuh): BF16 matrices that even.cuh takes,
+ *   3 to EVEN_MOST rows, between the first norm and the last (resident_several.cuh): BF16 matrices that even.cuh takes,
  *   such heads in a BF16 cache. With --deterministic not at all.
  * A model with anything else runs op by op. */
 #ifndef CUDA_RESIDENT_H
@@ -41,7 +41,7 @@ struct phase {
     float eps;
     uint32_t next_product; /* the next phase that is one */
     bool is_end_steady;    /* a product: the phase before changes nothing that its end reads */
-    uint32_t maker;        /* RESIDENT_WIDE, where x is not NULL: the phase that adds to it last */
+    uint32_t maker;        /* RESIDENT_SEVERAL, where x is not NULL: the phase that adds to it last */
     union {
         struct skinny_job job;
         struct attend_job attend;
@@ -75,7 +75,7 @@ enum resident_set {
     RESIDENT_QUANT,
     RESIDENT_CHAIN_BF16,
     RESIDENT_CHAIN_F16,
-    RESIDENT_WIDE,
+    RESIDENT_SEVERAL,
     RESIDENT_SETS,
 };
 
@@ -93,6 +93,12 @@ __host__ __device__ constexpr uint32_t resident_threads(uint32_t warps)
     return (warps + 4) * 32;
 }
 
+/* Registers of eight warps that multiply, and of the group of four. No more together than the launch gives, 168 a
+ * thread: who asks for more waits for ever. */
+#define RESIDENT_WORK_REGISTERS  216
+#define RESIDENT_OTHER_REGISTERS 72
+static_assert(8 * RESIDENT_WORK_REGISTERS + 4 * RESIDENT_OTHER_REGISTERS <= 12 * 168, "as many as there are");
+
 /* How many warps multiply; and the bytes of a format's stage. */
 uint32_t resident_warps(enum resident_set set);
 uint32_t resident_slot_bytes(enum format format);
@@ -102,15 +108,15 @@ void resident_run_quant(struct dev *d, size_t shared, const struct resident_args
 void resident_run_chain(struct dev *d, enum resident_set set, size_t shared, const struct resident_args *a);
 uint32_t resident_chain_room(void); /* bytes that attention needs where the activations lie */
 
-/* resident_wide.cu. A phase as that kernel has it, in bytes, and how its program is aligned; the bytes in device memory
- * for rows of n that are to be normalised; how attention is cut; phases made into a program in host memory, false on
- * failure, which is noted; and the launch. */
-#define RESIDENT_WIDE_ALIGN 128
-size_t resident_wide_bytes(void);
-size_t resident_wide_room(uint32_t n);
-struct cut resident_wide_cut(const struct dev *d, const struct attend_job *j);
-bool resident_wide_program(struct dev *d, const struct phase *phases, uint32_t n, void *room, void *program);
-void resident_run_wide(struct dev *d, uint32_t n_rows, uint32_t head_dim, const void *program, uint32_t n,
+/* resident_several.cu. A phase as that kernel has it, in bytes, and how its program is aligned; the bytes in device
+ * memory for rows of n that are to be normalised; how attention is cut; phases made into a program in host memory,
+ * false on failure, which is noted; and the launch. */
+#define RESIDENT_SEVERAL_ALIGN 128
+size_t resident_several_bytes(void);
+size_t resident_several_room(uint32_t n);
+struct cut resident_several_cut(const struct dev *d, const struct attend_job *j);
+bool resident_several_program(struct dev *d, const struct phase *phases, uint32_t n, void *room, void *program);
+void resident_run_several(struct dev *d, uint32_t n_rows, uint32_t head_dim, const void *program, uint32_t n,
     uint32_t first_attend, uint32_t *barrier);
 
 #endif

@@ -278,10 +278,10 @@ EXPORT void quern_bench_resident(int on)
 }
 
 /* How often a step of 3 to 32 rows was launched as one kernel, or recorded so. */
-EXPORT uint64_t quern_bench_wide_launches(void)
+EXPORT uint64_t quern_bench_several_launches(void)
 {
 #ifdef QUERN_CUDA
-    return cuda_wide_launches();
+    return cuda_several_launches();
 #else
     return 0;
 #endif

@@ -18,41 +18,42 @@
  * stage, and its weights fill those that are not lent while attention runs.
  *
  * What other blocks wrote is read behind the chip's barrier, by the copy engine too, which takes a fence of its own. */
-#ifndef CUDA_RESIDENT_WIDE_CUH
-#define CUDA_RESIDENT_WIDE_CUH
+#ifndef CUDA_RESIDENT_SEVERAL_CUH
+#define CUDA_RESIDENT_SEVERAL_CUH
 
 #include "cuda/attend_team.cuh"
 #include "cuda/even.cuh"
 #include "cuda/resident.h"
 
-#define WIDE_THREADS (EVEN_THREADS + 128)
-#define WIDE_WARPS   (EVEN_THREADS / 32) /* that multiply */
-#define WIDE_TEAMS   (EVEN_THREADS / TEAM_THREADS)
-#define WIDE_BYTES   ((uint32_t)223 << 10) /* of the ring, and what attention needs behind it */
-#define WIDE_SLOTS   13                    /* of the ring, at most */
+#define SEVERAL_THREADS (EVEN_THREADS + 128)
+#define SEVERAL_WARPS   (EVEN_THREADS / 32) /* that multiply */
+#define SEVERAL_TEAMS   (EVEN_THREADS / TEAM_THREADS)
+#define SEVERAL_BYTES   ((uint32_t)223 << 10) /* of the ring, and what attention needs behind it */
+#define SEVERAL_SLOTS   13                    /* of the ring, at most */
 
 /* Stages of weights on their way at once: whatever else is read stands in line behind them. So fewer when a phase
  * begins, whose first stages are asked for while the one before joins its sums and ends. */
-#define WIDE_FLIGHT   4
-#define WIDE_AHEAD    2
-#define WIDE_TOGETHER 3 /* blocks whose sums are asked for at once */
+#define SEVERAL_FLIGHT   4
+#define SEVERAL_AHEAD    2
+#define SEVERAL_TOGETHER 3 /* blocks whose sums are asked for at once */
 
-static_assert(WIDE_TEAMS <= TEAMS_MOST, "named barriers");
-static_assert(WIDE_AHEAD <= WIDE_FLIGHT && WIDE_FLIGHT <= 8, "a byte for each");
+static_assert(SEVERAL_TEAMS <= TEAMS_MOST, "named barriers");
+static_assert(SEVERAL_AHEAD <= SEVERAL_FLIGHT && SEVERAL_FLIGHT <= 8, "a byte for each");
 
-template <int NT, int D> struct WideShape {
+template <int NT, int D> struct SeveralShape {
     using Attention = Team<CachePlain<__nv_bfloat16>, D, 1>;
     static constexpr uint32_t STAGE = EvenShape<NT>::STAGE, ROWS = STAGE - EVEN_WEIGHTS;
-    static constexpr uint32_t SLOTS = (WIDE_BYTES - TMA_ATOM) / STAGE, REST = WIDE_BYTES - TMA_ATOM - SLOTS * STAGE;
-    static constexpr uint32_t TEAM = TEAM_WARPS * Attention::RING, NEEDED = WIDE_TEAMS * TEAM;
+    static constexpr uint32_t SLOTS = (SEVERAL_BYTES - TMA_ATOM) / STAGE,
+                              REST = SEVERAL_BYTES - TMA_ATOM - SLOTS * STAGE;
+    static constexpr uint32_t TEAM = TEAM_WARPS * Attention::RING, NEEDED = SEVERAL_TEAMS * TEAM;
     static constexpr uint32_t LENT = NEEDED > REST ? (NEEDED - REST + STAGE - 1) / STAGE : 0, KEPT = SLOTS - LENT;
-    static_assert(SLOTS <= WIDE_SLOTS && LENT < SLOTS, "a barrier for each, and some for the weights");
+    static_assert(SLOTS <= SEVERAL_SLOTS && LENT < SLOTS, "a barrier for each, and some for the weights");
 };
 
-struct wide_phase {
+struct several_phase {
     struct even_job f; /* a product */
     enum phase_kind kind;
-    bool is_odd;   /* of all phases, from 0 on */
+    bool is_odd;   /* of all phases, from 0 on; here, where it costs no register */
     bool has_rows; /* SKINNY_QKV: its rows lie elsewhere than those of the one before */
     float eps;
     uint32_t norm;        /* how many phases before this one divide */
@@ -64,54 +65,54 @@ struct wide_phase {
     struct attend_job attend;
 };
 
-struct wide_args {
-    const struct wide_phase *program;
+struct several_args {
+    const struct several_phase *program;
     uint32_t n, first_attend;
     uint32_t *barrier; /* zero between kernels */
 };
 
 /* What the parts of a block tell each other by. */
-struct wide_barriers {
-    uint64_t full[WIDE_SLOTS], free[WIDE_SLOTS]; /* full: of the stage's weights; */
-    uint64_t rows[WIDE_SLOTS];                   /* and of its activations */
-    uint64_t opened;                             /* a phase may read what those before it wrote */
-    uint64_t told;                               /* the next phase's description is there */
-    uint64_t normed;                             /* inverse[] is this phase's */
-    uint64_t lent;                               /* attention has left its stages */
-    uint64_t done;                               /* this block is through with a phase */
+struct several_barriers {
+    uint64_t full[SEVERAL_SLOTS], free[SEVERAL_SLOTS]; /* full: of the stage's weights; */
+    uint64_t rows[SEVERAL_SLOTS];                      /* and of its activations */
+    uint64_t opened;                                   /* a phase may read what those before it wrote */
+    uint64_t told;                                     /* the next phase's description is there */
+    uint64_t normed;                                   /* inverse[] is this phase's */
+    uint64_t lent;                                     /* attention has left its stages */
+    uint64_t done;                                     /* this block is through with a phase */
 };
 
 /* Attention's first item of each team, which is the same in every layer. */
-struct wide_items {
-    struct plan_item item[WIDE_TEAMS];
+struct several_items {
+    struct plan_item item[SEVERAL_TEAMS];
     uint32_t n;     /* items times kv heads */
     uint32_t split; /* as in the plan */
 };
 
-struct wide_block {
-    struct wide_phase phase[2];
-    struct wide_barriers b;
-    struct wide_items items;
+struct several_block {
+    struct several_phase phase[2];
+    struct several_barriers b;
+    struct several_items items;
     struct even_rows rows;
     float inverse[EVEN_MOST];
-    float squares[WIDE_WARPS][EVEN_MOST];
+    float squares[SEVERAL_WARPS][EVEN_MOST];
 };
 
-static_assert(
-    sizeof(struct wide_block) + WIDE_BYTES + 128 <= (227 << 10), "what a block may have; some of it is team_is_last's");
+static_assert(sizeof(struct several_block) + SEVERAL_BYTES + 128 <= (227 << 10),
+    "what a block may have; some of it is team_is_last's");
 
 /* ---- those who bring -----------------------------------------------------------------------------------------------
  */
 
 /* What the two threads need of a phase; the next one's is asked for a phase ahead. */
-struct wide_brief {
+struct several_brief {
     enum phase_kind kind;
     uint32_t first, end, per_tile, group_runs; /* units of this block, and as even_job has them */
 
-    __device__ __forceinline__ void load(const struct wide_args &a, uint32_t i)
+    __device__ __forceinline__ void load(const struct several_args &a, uint32_t i)
     {
         if (i < a.n) {
-            const struct wide_phase &p = a.program[i];
+            const struct several_phase &p = a.program[i];
             kind = p.kind;
             first = even_first(p.f, blockIdx.x);
             end = even_first(p.f, blockIdx.x + 1);
@@ -122,10 +123,11 @@ struct wide_brief {
 };
 
 template <int NT, int D>
-__device__ __forceinline__ void wide_weights(const struct wide_args &a, unsigned char *stages, struct wide_barriers &b)
+__device__ __forceinline__ void several_weights(
+    const struct several_args &a, unsigned char *stages, struct several_barriers &b)
 {
-    using S = WideShape<NT, D>;
-    struct wide_brief p = {}, next = {};
+    using S = SeveralShape<NT, D>;
+    struct several_brief p = {}, next = {};
     struct even_at at = {0, ~0u}; /* the first wait for a free stage is none */
     uint32_t n_lent = 0, n_asked = 0;
     uint64_t asked = 0; /* the stages that were asked for last, a byte each: its number, and the parity of its full */
@@ -143,50 +145,42 @@ __device__ __forceinline__ void wide_weights(const struct wide_args &a, unsigned
             continue;
         }
         const CUtensorMap *map = &a.program[i].f.w;
-        uint32_t unit = p.first, tile = unit / p.per_tile, column = unit - tile * p.per_tile;
-        for (; unit < p.end; unit++) {
+        struct even_place place(p.first, p.per_tile);
+        for (uint32_t unit = p.first; unit < p.end; unit++) {
             if (is_lent && at.stage >= S::KEPT) {
                 barrier_wait(&b.lent, n_lent++ & 1);
                 is_lent = false;
             }
             barrier_wait(&b.free[at.stage], at.parity());
-            const uint32_t flight = unit - p.first < S::SLOTS ? WIDE_AHEAD : WIDE_FLIGHT;
-            if (n_asked++ >= WIDE_FLIGHT) {
+            const uint32_t flight = unit - p.first < S::SLOTS ? SEVERAL_AHEAD : SEVERAL_FLIGHT;
+            if (n_asked++ >= SEVERAL_FLIGHT) {
                 const uint32_t oldest = (uint32_t)(asked >> 8 * (flight - 1)) & 255;
                 if ((at.turned >> oldest / 2 & 1) == oldest % 2) /* else it has been asked for again */
                     barrier_wait(&b.full[oldest / 2], oldest % 2);
             }
             asked = asked << 8 | (2 * at.stage + (at.parity() ^ 1));
             barrier_arrive_expect(&b.full[at.stage], EVEN_WEIGHTS);
-            const uint32_t run = tile * (EVEN_ROWS / 16), group = run / p.group_runs;
-            even_load_weights(stages + at.stage * S::STAGE, map, column * TMA_COLUMN, run - group * p.group_runs, group,
-                &b.full[at.stage]);
+            even_fetch(map, p.group_runs, stages + at.stage * S::STAGE, place, &b.full[at.stage]);
             at.step(S::SLOTS);
-            if (++column == p.per_tile) {
-                column = 0;
-                tile++;
-            }
+            place.step();
         }
     }
 }
 
-/* All blocks have come `round` times, and what they wrote before is seen, by the copy engine too. */
-__device__ __forceinline__ void wide_watch(const uint32_t *counter, uint32_t round)
+/* What was written before is seen by the copy engine too. */
+__device__ __forceinline__ void several_show()
 {
-    uint32_t seen;
-    do
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-    while (seen < round * gridDim.x);
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
 }
 
 template <int NT, int D>
-__device__ __forceinline__ void wide_rows(const struct wide_args &a, unsigned char *stages, struct wide_barriers &b)
+__device__ __forceinline__ void several_rows(
+    const struct several_args &a, unsigned char *stages, struct several_barriers &b)
 {
-    using S = WideShape<NT, D>;
-    struct wide_brief p = {}, next = {};
+    using S = SeveralShape<NT, D>;
+    struct several_brief p = {}, next = {};
     struct even_at at = {0, ~0u};
     p.load(a, 0);
     launch_wait();
@@ -194,26 +188,28 @@ __device__ __forceinline__ void wide_rows(const struct wide_args &a, unsigned ch
         next.load(a, i + 1);
         if (i + 1 < a.n)
             even_ready(&a.program[i + 1].f.act);
-        wide_watch(a.barrier, i);
+        chip_see(a.barrier, i);
+        several_show();
         barrier_arrive(&b.opened);
         if (p.kind == PHASE_ATTEND) {
             at.stage = 0;
             continue;
         }
         const CUtensorMap *map = &a.program[i].f.act;
-        uint32_t unit = p.first, column = unit % p.per_tile;
-        for (; unit < p.end; unit++) {
+        struct even_place place(p.first, p.per_tile);
+        for (uint32_t unit = p.first; unit < p.end; unit++) {
             barrier_wait(&b.free[at.stage], at.parity());
             barrier_arrive_expect(&b.rows[at.stage], S::ROWS);
-            even_load_rows(stages + at.stage * S::STAGE + EVEN_WEIGHTS, map, column * TMA_COLUMN, 0, &b.rows[at.stage]);
+            even_load_rows(
+                stages + at.stage * S::STAGE + EVEN_WEIGHTS, map, place.column * TMA_COLUMN, 0, &b.rows[at.stage]);
             at.step(S::SLOTS);
-            column = column + 1 == p.per_tile ? 0 : column + 1;
+            place.step();
         }
     }
 }
 
 /* What the sums of a row are multiplied with. A lane a row. */
-__device__ __forceinline__ float wide_inverse(const struct wide_phase &p, uint32_t row)
+__device__ __forceinline__ float several_inverse(const struct several_phase &p, uint32_t row)
 {
     constexpr uint32_t TOGETHER = 16;
     const uint32_t n = (p.f.j.n_in + EVEN_ROWS - 1) / EVEN_ROWS;
@@ -231,7 +227,7 @@ __device__ __forceinline__ float wide_inverse(const struct wide_phase &p, uint32
 }
 
 /* Words of a description, by a warp. */
-__device__ __forceinline__ void wide_describe(const struct wide_phase *from, struct wide_phase *to)
+__device__ __forceinline__ void several_describe(const struct several_phase *from, struct several_phase *to)
 {
     static_assert(sizeof *from % 16 == 0, "moved in pieces of 16 bytes");
     for (uint32_t i = threadIdx.x % 32; i < sizeof *from / 16; i += 32)
@@ -239,20 +235,20 @@ __device__ __forceinline__ void wide_describe(const struct wide_phase *from, str
     __syncwarp();
 }
 
-__device__ __forceinline__ void wide_tell(const struct wide_args &a, struct wide_block &s)
+__device__ __forceinline__ void several_tell(const struct several_args &a, struct several_block &s)
 {
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t i = 0; i < a.n; i++) {
-        const struct wide_phase &p = s.phase[i % 2];
+        const struct several_phase &p = s.phase[i % 2];
         barrier_wait(&s.b.opened, i & 1); /* so the phase before is over, and nobody reads its description */
         if (p.kind == PHASE_PRODUCT && p.squares != NULL) {
-            s.inverse[lane] = wide_inverse(p, lane);
+            s.inverse[lane] = several_inverse(p, lane);
             __syncwarp();
             if (lane == 0)
                 barrier_arrive(&s.b.normed);
         }
         if (i + 1 < a.n)
-            wide_describe(a.program + i + 1, &s.phase[(i + 1) % 2]);
+            several_describe(a.program + i + 1, &s.phase[(i + 1) % 2]);
         if (lane == 0)
             barrier_arrive(&s.b.told);
     }
@@ -263,8 +259,8 @@ __device__ __forceinline__ void wide_tell(const struct wide_args &a, struct wide
 
 /* The end of SKINNY_ADD where a norm follows. */
 template <int NT>
-__device__ __forceinline__ void wide_add(const struct wide_phase &p, struct wide_block &s, uint32_t tile, bool is_first,
-    const struct even_ending<NT> &e, float2 gain, const float (&c)[NT][4])
+__device__ __forceinline__ void several_add(const struct several_phase &p, struct several_block &s, uint32_t tile,
+    bool is_first, const struct even_ending<NT> &e, float2 gain, const float (&c)[NT][4])
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_rows = p.f.j.n_rows, width = p.f.j.ldc;
     float *const stream = p.f.j.out, *const squares = p.squares_out;
@@ -307,7 +303,7 @@ __device__ __forceinline__ void wide_add(const struct wide_phase &p, struct wide
     meet<EVEN_THREADS>();
     if (threadIdx.x < 8 * NT) {
         float all = s.squares[0][threadIdx.x];
-        for (int w = 1; w < WIDE_WARPS; w++)
+        for (int w = 1; w < SEVERAL_WARPS; w++)
             all += s.squares[w][threadIdx.x];
         squares[tile * EVEN_MOST + threadIdx.x] = all;
     }
@@ -315,11 +311,11 @@ __device__ __forceinline__ void wide_add(const struct wide_phase &p, struct wide
 
 /* What the end of a tile reads beside its sums, asked for long before it: it was written a layer ago, and may have left
  * the cache. */
-template <int NT> struct wide_ending {
+template <int NT> struct several_ending {
     struct even_ending<NT> e;
     float2 gain;
 
-    __device__ __forceinline__ void load(const struct wide_phase &p, const struct even_rows &at, uint32_t tile)
+    __device__ __forceinline__ void load(const struct several_phase &p, const struct even_rows &at, uint32_t tile)
     {
         const bool is_qkv = p.f.j.end == SKINNY_QKV;
         const struct even_beside from = is_qkv                    ? even_places<NT, SKINNY_QKV>(p.f, tile, e)
@@ -334,10 +330,10 @@ template <int NT> struct wide_ending {
 
 /* The end of a tile of which this block has the first n units; is_first: it is the first that it ends. */
 template <int NT>
-__device__ __forceinline__ void wide_end(const struct wide_phase &p, struct wide_block &s, uint32_t tile, uint32_t n,
-    bool is_first, const struct wide_ending<NT> &w, float (&c)[NT][4])
+__device__ __forceinline__ void several_end(const struct several_phase &p, struct several_block &s, uint32_t tile,
+    uint32_t n, bool is_first, const struct several_ending<NT> &w, float (&c)[NT][4])
 {
-    even_gather<NT, WIDE_TOGETHER, false>(p.f, tile, n, c);
+    even_gather<NT, SEVERAL_TOGETHER, false>(p.f, tile, n, c);
     const struct skinny_job j = p.f.j; /* in registers: what is written below might be it, for all the compiler knows */
     if (p.squares != NULL) {
         barrier_wait(&s.b.normed, p.norm & 1);
@@ -353,14 +349,14 @@ __device__ __forceinline__ void wide_end(const struct wide_phase &p, struct wide
     else if (j.end == SKINNY_GLU)
         even_end<NT, SKINNY_GLU>(j, s.rows, w.e, c);
     else if (p.gain != NULL)
-        wide_add<NT>(p, s, tile, is_first, w.e, w.gain, c);
+        several_add<NT>(p, s, tile, is_first, w.e, w.gain, c);
     else
         even_end<NT, SKINNY_ADD>(j, s.rows, w.e, c);
 }
 
 /* Others' sums that were added, and lie where they lay: cleared a phase later, when nobody waits for it. Two products
  * behind each other have places of their own. */
-struct wide_left {
+struct several_left {
     float4 *first;
     uint32_t n; /* blocks */
 
@@ -373,13 +369,13 @@ struct wide_left {
 };
 
 template <int NT, int D>
-__device__ __forceinline__ void wide_product(const struct wide_phase &p, struct wide_block &s,
-    const struct even_ring &ring, struct even_at &at, uint32_t round, struct wide_left &left)
+__device__ __forceinline__ void several_product(const struct several_phase &p, struct several_block &s,
+    const struct even_ring &ring, struct even_at &at, uint32_t round, struct several_left &left)
 {
     const struct even_job &f = p.f;
     const uint32_t first = even_first(f, blockIdx.x), end = even_first(f, blockIdx.x + 1), per_tile = f.per_tile;
     uint32_t next = 0; /* tile that this block ends */
-    struct wide_ending<NT> w;
+    struct several_ending<NT> w;
     if (p.has_rows) {
         even_rows_load(f.j, s.rows);
         __syncwarp();
@@ -398,9 +394,9 @@ __device__ __forceinline__ void wide_product(const struct wide_phase &p, struct 
             left.clear<NT>();
             barrier_wait(&s.b.opened, round & 1);
         }
-        even_sum<__nv_bfloat16, NT, WideShape<NT, D>::SLOTS>(ring, threadIdx.x / 128, n, at, c);
+        even_sum<__nv_bfloat16, NT, SeveralShape<NT, D>::SLOTS>(ring, threadIdx.x / 128, n, at, c);
         if (is_end) {
-            wide_end<NT>(p, s, tile, n, tile * per_tile < first + per_tile, w, c);
+            several_end<NT>(p, s, tile, n, tile * per_tile < first + per_tile, w, c);
             if (n < per_tile) {
                 left.first = even_part<NT>(f, blockIdx.x + 1);
                 left.n = even_block(f, (tile + 1) * per_tile - 1) - blockIdx.x;
@@ -422,21 +418,21 @@ __device__ __forceinline__ void wide_product(const struct wide_phase &p, struct 
 
 /* A team's first item. The longest contexts come first: the block that has the longest of them has the shortest of the
  * next as well, or none. */
-__device__ __forceinline__ uint32_t wide_first(uint32_t team)
+__device__ __forceinline__ uint32_t several_first(uint32_t team)
 {
     return team * gridDim.x + (team % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
 }
 
 template <int NT, int D>
-__device__ __forceinline__ void wide_attend(
-    const struct attend_job &j, struct wide_block &s, unsigned char *room, uint32_t round)
+__device__ __forceinline__ void several_attend(
+    const struct attend_job &j, struct several_block &s, unsigned char *room, uint32_t round)
 {
-    using T = typename WideShape<NT, D>::Attention;
-    const uint32_t team = threadIdx.x / TEAM_THREADS, first = wide_first(team);
-    unsigned char *const rings = room + team * WideShape<NT, D>::TEAM;
+    using T = typename SeveralShape<NT, D>::Attention;
+    const uint32_t team = threadIdx.x / TEAM_THREADS, first = several_first(team);
+    unsigned char *const rings = room + team * SeveralShape<NT, D>::TEAM;
     if (first >= s.items.n)
         barrier_wait(&s.b.opened, round & 1);
-    for (uint32_t i = first; i < s.items.n; i += WIDE_TEAMS * gridDim.x) {
+    for (uint32_t i = first; i < s.items.n; i += SEVERAL_TEAMS * gridDim.x) {
         const struct plan_item item = i == first ? s.items.item[team] : j.items[i / j.n_kv_heads];
         struct team_work w;
         typename T::Ask ask;
@@ -460,10 +456,10 @@ __device__ __forceinline__ void wide_attend(
         barrier_arrive(&s.b.lent);
 }
 
-__device__ __forceinline__ void wide_items_load(const struct wide_args &a, struct wide_items &items)
+__device__ __forceinline__ void several_items_load(const struct several_args &a, struct several_items &items)
 {
     const struct attend_job &j = a.program[a.first_attend].attend;
-    const uint32_t team = threadIdx.x / TEAM_THREADS, first = wide_first(team);
+    const uint32_t team = threadIdx.x / TEAM_THREADS, first = several_first(team);
     const uint32_t n = j.plan->n_items * j.n_kv_heads;
     items.n = n; /* both write the same */
     items.split = j.plan->split;
@@ -475,22 +471,23 @@ __device__ __forceinline__ void wide_items_load(const struct wide_args &a, struc
  */
 
 template <int NT, int D>
-__device__ __forceinline__ void wide_work(const struct wide_args &a, struct wide_block &s, unsigned char *stages)
+__device__ __forceinline__ void several_work(
+    const struct several_args &a, struct several_block &s, unsigned char *stages)
 {
-    using S = WideShape<NT, D>;
+    using S = SeveralShape<NT, D>;
     const struct even_ring ring = {stages, s.b.full, s.b.free, s.b.rows};
     struct even_at at = {0, 0};
-    struct wide_left left = {NULL, 0};
+    struct several_left left = {NULL, 0};
     launch_wait();
     if (threadIdx.x % TEAM_THREADS == 0 && a.first_attend < a.n)
-        wide_items_load(a, s.items);
+        several_items_load(a, s.items);
     for (uint32_t i = 0; i < a.n; i++) {
-        const struct wide_phase &p = s.phase[i % 2];
+        const struct several_phase &p = s.phase[i % 2];
         if (p.kind == PHASE_PRODUCT)
-            wide_product<NT, D>(p, s, ring, at, i, left);
+            several_product<NT, D>(p, s, ring, at, i, left);
         else {
             barrier_wait(&s.b.done, (i - 1) & 1); /* nobody multiplies any more */
-            wide_attend<NT, D>(p.attend, s, stages + S::KEPT * S::STAGE, i);
+            several_attend<NT, D>(p.attend, s, stages + S::KEPT * S::STAGE, i);
             at.stage = 0;
         }
         if (i + 1 < a.n) /* here, so that nobody falls two rounds behind */
@@ -504,27 +501,27 @@ __device__ __forceinline__ void wide_work(const struct wide_args &a, struct wide
 }
 
 /* This block has come, to all others. By one thread, so that nobody waits until what was written is seen. */
-__device__ __forceinline__ void wide_come(const struct wide_args &a, struct wide_barriers &b)
+__device__ __forceinline__ void several_come(const struct several_args &a, struct several_barriers &b)
 {
     for (uint32_t i = 0; i < a.n; i++) {
         barrier_wait(&b.done, i & 1);
         if (i + 1 < a.n)
-            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(a.barrier) : "memory");
+            chip_add(a.barrier);
     }
     if (atomicAdd(a.barrier, 1) == a.n * gridDim.x - 1)
         *a.barrier = 0;
 }
 
 template <int NT, int D>
-__global__ void __launch_bounds__(WIDE_THREADS, 1) wide_kernel(const __grid_constant__ struct wide_args a)
+__global__ void __launch_bounds__(SEVERAL_THREADS, 1) several_kernel(const __grid_constant__ struct several_args a)
 {
 #if __CUDA_ARCH__ >= 900
     SHARED_ROOM(memory);
-    __shared__ __align__(alignof(struct wide_block)) unsigned char block[sizeof(struct wide_block)];
-    struct wide_block &s = *(struct wide_block *)block;
+    __shared__ __align__(alignof(struct several_block)) unsigned char block[sizeof(struct several_block)];
+    struct several_block &s = *(struct several_block *)block;
     unsigned char *const stages = (unsigned char *)(((uintptr_t)memory + TMA_ATOM - 1) / TMA_ATOM * TMA_ATOM);
     const uint32_t warp = threadIdx.x / 32;
-    if (threadIdx.x < WIDE_SLOTS) {
+    if (threadIdx.x < SEVERAL_SLOTS) {
         barrier_init(&s.b.full[threadIdx.x], 1);
         barrier_init(&s.b.rows[threadIdx.x], 1);
         barrier_init(&s.b.free[threadIdx.x], EVEN_GROUPS);
@@ -532,27 +529,27 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1) wide_kernel(const __grid_cons
         barrier_init(&s.b.opened, 1);
         barrier_init(&s.b.told, 1);
         barrier_init(&s.b.normed, 1);
-        barrier_init(&s.b.lent, WIDE_WARPS);
-        barrier_init(&s.b.done, WIDE_WARPS);
+        barrier_init(&s.b.lent, SEVERAL_WARPS);
+        barrier_init(&s.b.done, SEVERAL_WARPS);
     }
     barrier_publish();
     if (warp == 2)
-        wide_describe(a.program, &s.phase[0]);
+        several_describe(a.program, &s.phase[0]);
     __syncthreads();
-    if (warp < WIDE_WARPS) {
-        warpgroup_registers_up<216>();
-        wide_work<NT, D>(a, s, stages);
+    if (warp < SEVERAL_WARPS) {
+        warpgroup_registers_up<RESIDENT_WORK_REGISTERS>();
+        several_work<NT, D>(a, s, stages);
         return;
     }
-    warpgroup_registers_down<72>(); /* which the others get */
+    warpgroup_registers_down<RESIDENT_OTHER_REGISTERS>(); /* the others get the rest */
     if (threadIdx.x == EVEN_THREADS)
-        wide_weights<NT, D>(a, stages, s.b);
+        several_weights<NT, D>(a, stages, s.b);
     else if (threadIdx.x == EVEN_THREADS + 32)
-        wide_rows<NT, D>(a, stages, s.b);
-    else if (warp == WIDE_WARPS + 2)
-        wide_tell(a, s);
+        several_rows<NT, D>(a, stages, s.b);
+    else if (warp == SEVERAL_WARPS + 2)
+        several_tell(a, s);
     else if (threadIdx.x == EVEN_THREADS + 96)
-        wide_come(a, s.b);
+        several_come(a, s.b);
 #endif
 }
 

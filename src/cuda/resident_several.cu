@@ -1,19 +1,19 @@
 /* Resident steps of 3 to EVEN_MOST rows: their program, and its launch. */
-#include "cuda/resident_wide.cuh"
+#include "cuda/resident_several.cuh"
 
 static uint64_t n_launches;
 
-extern "C" uint64_t cuda_wide_launches(void)
+extern "C" uint64_t cuda_several_launches(void)
 {
     return n_launches;
 }
 
-template <int NT, int D> static void launch(struct dev *d, const struct wide_args *a)
+template <int NT, int D> static void launch(struct dev *d, const struct several_args *a)
 {
-    cuda_launch_beside(d, wide_kernel<NT, D>, dim3(d->n_sms), WIDE_THREADS, WIDE_BYTES, *a);
+    cuda_launch_beside(d, several_kernel<NT, D>, dim3(d->n_sms), SEVERAL_THREADS, SEVERAL_BYTES, *a);
 }
 
-template <int NT> static void launch_head(struct dev *d, uint32_t head_dim, const struct wide_args *a)
+template <int NT> static void launch_head(struct dev *d, uint32_t head_dim, const struct several_args *a)
 {
     if (head_dim == 64)
         launch<NT, 64>(d, a);
@@ -21,20 +21,20 @@ template <int NT> static void launch_head(struct dev *d, uint32_t head_dim, cons
         launch<NT, 128>(d, a);
 }
 
-static_assert(alignof(struct wide_phase) <= RESIDENT_WIDE_ALIGN, "in host memory too");
+static_assert(alignof(struct several_phase) <= RESIDENT_SEVERAL_ALIGN, "in host memory too");
 
-struct cut resident_wide_cut(const struct dev *d, const struct attend_job *j)
+struct cut resident_several_cut(const struct dev *d, const struct attend_job *j)
 {
     const uint32_t group = (uint32_t)team_group(false, (int)j->head_dim);
-    return {d->n_sms * WIDE_TEAMS, j->n_kv_heads, TEAM_WARPS * group, attend_rows(8, j->per_kv), group};
+    return {d->n_sms * SEVERAL_TEAMS, j->n_kv_heads, TEAM_WARPS * group, attend_rows(8, j->per_kv), group};
 }
 
-size_t resident_wide_bytes(void)
+size_t resident_several_bytes(void)
 {
-    return sizeof(struct wide_phase);
+    return sizeof(struct several_phase);
 }
 
-size_t resident_wide_room(uint32_t n)
+size_t resident_several_room(uint32_t n)
 {
     return (size_t)EVEN_MOST * n * sizeof(__nv_bfloat16) + (size_t)(n + EVEN_ROWS - 1) / EVEN_ROWS * EVEN_MOST * 4;
 }
@@ -46,14 +46,14 @@ static bool are_same_rows(const struct skinny_heads *a, const struct skinny_head
            a->block_bytes == b->block_bytes && a->row_bytes == b->row_bytes;
 }
 
-bool resident_wide_program(struct dev *d, const struct phase *phases, uint32_t n, void *room, void *program)
+bool resident_several_program(struct dev *d, const struct phase *phases, uint32_t n, void *room, void *program)
 {
-    struct wide_phase *const all = (struct wide_phase *)program;
-    const struct wide_phase *rows = NULL; /* the last that has some */
+    struct several_phase *const all = (struct several_phase *)program;
+    const struct several_phase *rows = NULL; /* the last that has some */
     uint32_t n_norms = 0, n_products = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct phase *p = &phases[i];
-        struct wide_phase *w = &all[i];
+        struct several_phase *w = &all[i];
         *w = {};
         w->kind = p->kind;
         w->is_odd = i % 2 != 0;
@@ -66,7 +66,7 @@ bool resident_wide_program(struct dev *d, const struct phase *phases, uint32_t n
         if (p->x != NULL) {
             const uint32_t width = j.n_in;
             float *squares = (float *)((__nv_bfloat16 *)room + (size_t)EVEN_MOST * width);
-            struct wide_phase *from = &all[p->maker];
+            struct several_phase *from = &all[p->maker];
             j.act = from->scaled = (__nv_bfloat16 *)room;
             from->gain = p->gain;
             w->squares = from->squares_out = squares;
@@ -84,10 +84,10 @@ bool resident_wide_program(struct dev *d, const struct phase *phases, uint32_t n
     return true;
 }
 
-void resident_run_wide(struct dev *d, uint32_t n_rows, uint32_t head_dim, const void *program, uint32_t n,
+void resident_run_several(struct dev *d, uint32_t n_rows, uint32_t head_dim, const void *program, uint32_t n,
     uint32_t first_attend, uint32_t *barrier)
 {
-    const struct wide_args a = {(const struct wide_phase *)program, n, first_attend, barrier};
+    const struct several_args a = {(const struct several_phase *)program, n, first_attend, barrier};
     n_launches++;
     switch (even_eights(n_rows)) {
     case 1: launch_head<1>(d, head_dim, &a); break;
