@@ -469,14 +469,21 @@ __device__ __forceinline__ void hold_ahead(
  * those who end alone. */
 enum { MEET_SUMS = 2, MEET_OPEN, MEET_ENDS };
 
-template <int ID, int THREADS> __device__ __forceinline__ void meet_at()
+/* The two kinds of warps come from places of their own: bar.sync, which is barrier.sync.aligned, would say that all are
+ * at the same instruction. */
+template <int ID, int THREADS> __device__ __forceinline__ void meet_apart()
 {
-    asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+    asm volatile("barrier.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
 template <class Set, int ID> __device__ __forceinline__ void meet_all()
 {
-    meet_at<ID, Set::WARPS * 32 + END_THREADS>();
+    meet_apart<ID, Set::WARPS * 32 + END_THREADS>();
+}
+
+__device__ __forceinline__ void meet_ends()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"((int)MEET_ENDS), "n"(END_THREADS) : "memory");
 }
 
 /* A pair of outputs: where its sums lie, and what its end needs beside them. */
@@ -645,7 +652,7 @@ __device__ __forceinline__ void run_ends(const struct resident_args &a, struct p
         if (i + 1 == a.n)
             break;
         if (p.kind == PHASE_PRODUCT) {
-            meet_at<MEET_ENDS, END_THREADS>();
+            meet_ends();
             if (thread == 0)
                 chip_add(a.barrier);
         }
