@@ -240,8 +240,13 @@ __device__ __forceinline__ void several_tell(const struct several_args &a, struc
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t i = 0; i < a.n; i++) {
         const struct several_phase &p = s.phase[i % 2];
-        barrier_wait(&s.b.opened, i & 1); /* so the phase before is over, and nobody reads its description */
-        if (p.kind == PHASE_PRODUCT && p.squares != NULL) {
+        const bool is_normed = p.kind == PHASE_PRODUCT && p.squares != NULL;
+        barrier_wait(&s.b.opened, i & 1);
+        /* So the phase before is over, and nobody reads its description or inverse[]. The chip's barrier has said so;
+         * done says it within the block, at once. Not where nothing is written: it may be a round further then. */
+        if (is_normed || i + 1 < a.n)
+            barrier_wait(&s.b.done, (i - 1) & 1);
+        if (is_normed) {
             s.inverse[lane] = several_inverse(p, lane);
             __syncwarp();
             if (lane == 0)
@@ -294,7 +299,7 @@ __device__ __forceinline__ void several_add(const struct several_phase &p, struc
         for (int i = 0; i < 2 * NT; i++)
             sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], step);
     if (!is_first)
-        meet<EVEN_THREADS>(); /* those of the block's last tile have been read */
+        meet<EVEN_THREADS>(); /* those of the block's last tile have been read; an earlier phase's, when this opened */
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++)
         if (lane < 4)
