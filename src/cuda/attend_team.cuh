@@ -7,7 +7,7 @@
 
 #define TEAM_WARPS   4
 #define TEAM_THREADS (TEAM_WARPS * 32)
-#define TEAM_SIDES   3 /* of a ring: groups of keys or of values */
+#define TEAM_SIDES   3 /* of a ring: groups of keys or of values; an odd number */
 #define TEAMS_MOST   2 /* of a block */
 
 /* Positions of a group. */
@@ -54,12 +54,13 @@ template <int N> struct team_ask {
     const unsigned char *from[N]; /* this group's */
 };
 
-template <class C, int D, int Q> struct Team {
+template <class C, int D, int Q, int SIDES = TEAM_SIDES> struct Team {
     using T = typename C::Type;
     static constexpr int GROUP = team_group(C::BYTES, D), N = GROUP / 16, TILES = D / 16, CHUNKS = (D + 31) / 32;
     using Rows = CacheRows<C, D, GROUP>;
     using Ask = struct team_ask<N>;
-    static constexpr int SHOWN = 8 * Q * (D + 2) * 4, ASKED = TEAM_SIDES * Rows::ROOM; /* bytes of a warp */
+    static constexpr int WIDTH = D + 4; /* floats of a column that is shown: no two lanes meet in a bank */
+    static constexpr int SHOWN = 8 * Q * (WIDTH + 2) * 4, ASKED = SIDES * Rows::ROOM; /* bytes of a warp */
     static constexpr int RING = ((SHOWN > ASKED ? SHOWN : ASKED) + 127) / 128 * 128;
 
     /* A warp's share of a part; false when every row is past it. */
@@ -79,11 +80,12 @@ template <class C, int D, int Q> struct Team {
         return item.part >= w.first_part;
     }
 
-    static __device__ __forceinline__ void ask_first(const struct attend_job &j, const struct team_work &w, Ask &ask)
+    static __device__ __forceinline__ void ask_first(
+        const struct attend_job &j, const struct team_work &w, const uint32_t *entry, Ask &ask)
     {
         const uint32_t block = w.lo / j.block_tokens;
         ask.p = w.lo;
-        ask.entry = j.table + w.s.table_at + block;
+        ask.entry = entry != NULL ? entry : j.table + w.s.table_at + block;
         ask.in_block = w.lo - block * j.block_tokens;
     }
 
@@ -244,32 +246,6 @@ template <class C, int D, int Q> struct Team {
         }
     }
 
-    /* Of 16 elements of 8 columns, those that a lane writes: two pairs of neighbours, of column column(pair) and from
-     * element element(pair) on. */
-    static __device__ __forceinline__ uint32_t column(int pair)
-    {
-        return threadIdx.x % 4 * 2 + (C::BYTES ? pair : threadIdx.x / 4 % 2);
-    }
-    static __device__ __forceinline__ uint32_t element(int pair)
-    {
-        const uint32_t g = threadIdx.x % 32 / 4;
-        return C::BYTES ? 2 * g : g / 2 * 2 + 8 * pair;
-    }
-    static __device__ __forceinline__ void pairs(const float c[4], float2 y[2])
-    {
-        if constexpr (C::BYTES) { /* a tile's halves are the even elements and the odd ones */
-            y[0] = make_float2(c[0], c[2]);
-            y[1] = make_float2(c[1], c[3]);
-            return;
-        }
-        const bool odd = threadIdx.x / 4 % 2;
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const float other = __shfl_xor_sync(ALL_LANES, odd ? c[2 * k] : c[2 * k + 1], 4);
-            y[k] = odd ? make_float2(other, c[2 * k + 1]) : make_float2(c[2 * k], other);
-        }
-    }
-
     /* Where pair r (of row and query head) of a tile lies, in rows of one head. */
     static __device__ __forceinline__ size_t place(
         const struct attend_job &j, uint32_t kv_head, uint32_t first, uint32_t r)
@@ -298,15 +274,17 @@ template <class C, int D, int Q> struct Team {
 #pragma unroll
         for (int i = 0; i < 2 * Q; i++)
             if (lane < 4)
-                *(float2 *)(room + 8 * Q * D + 2 * (i / 2 * 8 + 2 * lane + i % 2)) = make_float2(most[i], sum[i]);
+                *(float2 *)(room + 8 * Q * WIDTH + 2 * (i / 2 * 8 + 2 * lane + i % 2)) = make_float2(most[i], sum[i]);
 #pragma unroll
-        for (int i = 0; i < Q * TILES; i++) {
-            float2 y[2];
-            pairs(out[i / Q][i % Q], y);
+        for (int h = 0; h < 2 * Q; h++) {
+            const uint32_t column = h / 2 * 8 + 2 * (lane % 4) + h % 2;
+            float *to = room + column * WIDTH + lane / 4 * (C::BYTES ? 2 : 1); /* a tile's halves: every second one */
+            if (column < n_all)
 #pragma unroll
-            for (int h = 0; h < 2; h++)
-                if (i % Q * 8 + column(h) < n_all)
-                    *(float2 *)(room + (i % Q * 8 + column(h)) * D + i / Q * 16 + element(h)) = y[h];
+                for (int k = 0; k < TILES; k++) {
+                    to[16 * k] = out[k][h / 2][h % 2];
+                    to[16 * k + (C::BYTES ? 1 : 8)] = out[k][h / 2][2 + h % 2];
+                }
         }
     }
 
@@ -321,8 +299,8 @@ template <class C, int D, int Q> struct Team {
 #pragma unroll
             for (int k = 0; k < TEAM_WARPS; k++) {
                 const float *room = (const float *)(rings + k * RING);
-                const float2 stat = *(const float2 *)(room + 8 * Q * D + 2 * r);
-                joined_add(y, stat.x, stat.y, *(const float4 *)(room + r * D + at));
+                const float2 stat = *(const float2 *)(room + 8 * Q * WIDTH + 2 * r);
+                joined_add(y, stat.x, stat.y, *(const float4 *)(room + r * WIDTH + at));
             }
             if (only) {
                 act_put4(j.out, place(j, w.kv_head, w.s.first_row, r) * D + at, joined_result(y));
@@ -338,17 +316,21 @@ template <class C, int D, int Q> struct Team {
     /* What begin asks for is older than the rows of this step, of which a sequence that is decoded has few. */
     static __device__ __forceinline__ bool is_old(const struct team_work &w)
     {
-        return min(w.hi, w.lo + 2 * GROUP) + DECODE_PAIRS <= w.s.n_kv;
+        return min(w.hi, w.lo + (SIDES + 1) / 2 * GROUP) + DECODE_PAIRS <= w.s.n_kv;
     }
 
-    /* The ring is filled with the first of a warp's share. */
-    static __device__ __forceinline__ void begin(
-        const struct attend_job &j, const struct team_work &w, unsigned char *ring, Ask &ask)
+    /* The ring is filled with the first of a warp's share. entry: where its part of the block table lies, NULL = in the
+     * table. */
+    static __device__ __forceinline__ void begin(const struct attend_job &j, const struct team_work &w,
+        unsigned char *ring, Ask &ask, const uint32_t *entry = NULL)
     {
-        ask_first(j, w, ask);
+        ask_first(j, w, entry, ask);
         ask_keys(j, w, ring, ask);
-        ask_values(j, w, ring + Rows::ROOM, ask);
-        ask_keys(j, w, ring + 2 * Rows::ROOM, ask);
+#pragma unroll
+        for (int i = 1; i < SIDES; i += 2) {
+            ask_values(j, w, ring + i * Rows::ROOM, ask);
+            ask_keys(j, w, ring + (i + 1) * Rows::ROOM, ask);
+        }
     }
 
     /* The share, to its sums, which the warp shows to the others. */
@@ -366,7 +348,7 @@ template <class C, int D, int Q> struct Team {
         for (uint32_t p = w.lo; p < w.hi; p += GROUP) {
             float s[N][Q][4] = {};
             unsigned char *here = ring + side * ROOM;
-            copy_wait<TEAM_SIDES - 1>();
+            copy_wait<SIDES - 1>();
             __syncwarp();
             scores(here, q, s);
             __syncwarp();
@@ -376,14 +358,14 @@ template <class C, int D, int Q> struct Team {
             if (!all_see(j, w.s, p))
                 hide(j, w.s, p, s);
             weigh(factor, s, top, sum, out);
-            side = side + 1 == TEAM_SIDES ? 0 : side + 1;
+            side = side + 1 == SIDES ? 0 : side + 1;
             here = ring + side * ROOM;
-            copy_wait<TEAM_SIDES - 1>();
+            copy_wait<SIDES - 1>();
             __syncwarp();
             mix(here, w.hi - p, s, out);
             __syncwarp();
             ask_keys(j, w, here, ask);
-            side = side + 1 == TEAM_SIDES ? 0 : side + 1;
+            side = side + 1 == SIDES ? 0 : side + 1;
         }
         copy_wait<0>();
         total(factor, top, most, sum);

@@ -11,7 +11,8 @@ static_assert(2 * (ALONE_BYTES + BLOCK_BYTES) > SM_BYTES, "two that add do not f
 static_assert(ALONE_BYTES + EVEN_BYTES + 2 * BLOCK_BYTES + sizeof(struct even_rows) <= SM_BYTES, "one and another do");
 static_assert(ALONE_BYTES >= EVEN_BYTES, "a ring has room");
 
-#define UNITS_LEAST 4 /* of a block: more blocks would wait longer for each other's sums than they gain */
+#define NEAR        16 /* a multiprocessor in so many may have nothing to do where tiles are shared better without it */
+#define UNITS_LEAST 4  /* of a block: more blocks would wait longer for each other's sums than they gain */
 
 bool even_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in)
 {
@@ -89,17 +90,44 @@ template <typename T, int NT> static void launch_end(struct dev *d, struct even_
         f->j.end == SKINNY_ADD ? ALONE_BYTES : EvenShape<NT>::BYTES, *f);
 }
 
+/* How many blocks of each tile have nothing else, at least. */
+static uint32_t inner_blocks(uint32_t n_tiles, uint32_t n_blocks)
+{
+    uint32_t least = n_blocks;
+    for (uint32_t tile = 0; tile < n_tiles; tile++) {
+        const uint32_t first = (tile * n_blocks + n_tiles - 1) / n_tiles, end = (tile + 1) * n_blocks / n_tiles;
+        least = MIN(least, end > first ? end - first : 0);
+    }
+    return least;
+}
+
+/* As many blocks as there are multiprocessors, or a few less where more of them share a tile evenly. */
+static void cut_even(const struct dev *d, uint32_t n_tiles, struct even_job *f)
+{
+    const uint32_t most = (f->n_units + UNITS_LEAST - 1) / UNITS_LEAST;
+    uint32_t best = 0;
+    f->n_blocks = most < d->n_sms ? most : d->n_sms;
+    for (uint32_t n = f->n_blocks; n >= n_tiles && n * NEAR >= f->n_blocks * (NEAR - 1); n--) {
+        const uint32_t inner = inner_blocks(n_tiles, n);
+        if (inner > best) {
+            best = inner;
+            f->n_blocks = n;
+        }
+    }
+    f->is_shared = best > 1;
+}
+
 bool even_describe(struct dev *d, const struct skinny_job *j, struct even_job *f)
 {
-    /* for any rows, since graphs keep it; twice: resident_several.cuh */
-    const size_t bytes = 2 * (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float);
+    /* for any rows, since graphs keep it; four times: resident_several.cuh */
+    const size_t bytes = 4 * (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float);
     const uint32_t rows = j->end == SKINNY_GLU ? 2 * j->n_out : j->n_out;
     *f = {};
     f->j = *j;
     f->per_tile = (j->n_in + EVEN_K - 1) / EVEN_K;
-    f->n_units = (rows + EVEN_ROWS - 1) / EVEN_ROWS * f->per_tile;
-    const uint32_t most = (f->n_units + UNITS_LEAST - 1) / UNITS_LEAST;
-    f->n_blocks = most < d->n_sms ? most : d->n_sms;
+    const uint32_t n_tiles = (rows + EVEN_ROWS - 1) / EVEN_ROWS;
+    f->n_units = n_tiles * f->per_tile;
+    cut_even(d, n_tiles, f);
     f->parts = (float *)cuda_room(d, (void **)&d->even_parts, &d->even_parts_bytes, bytes);
     return f->parts != NULL && map_weights(d, f) && map_rows(d, f);
 }

@@ -43,7 +43,7 @@
 #define EVEN_WEIGHTS (EVEN_ROWS * TMA_COLUMN) /* bytes of a unit */
 
 template <int NT> struct EvenShape {
-    static constexpr uint32_t STAGE = EVEN_WEIGHTS + 8 * NT * TMA_COLUMN;
+    static constexpr uint32_t ACTS = 8 * NT * TMA_COLUMN, STAGE = EVEN_WEIGHTS + ACTS; /* bytes */
     static constexpr uint32_t STAGES = (EVEN_BYTES - TMA_ATOM) / STAGE, BYTES = STAGES * STAGE + TMA_ATOM;
     static constexpr uint32_t TOGETHER = NT > 2 ? 2 : 4; /* blocks whose sums are asked for at once */
     static_assert(STAGES <= EVEN_STAGES, "a barrier for each");
@@ -56,6 +56,7 @@ struct even_job {
     uint32_t n_blocks;          /* that have some */
     uint32_t group_runs;        /* pairs of runs of a group: of a head, or of all */
     float *parts;               /* [blocks][EVEN_ROWS * 8 * NT], zero between kernels */
+    bool is_shared;             /* every tile has two blocks at least that have nothing else */
 };
 
 /* NT for so many rows: 1, 2 or 4. */
@@ -110,7 +111,7 @@ __device__ __forceinline__ void even_ready(const CUtensorMap *map)
 }
 
 struct even_ring {
-    unsigned char *stages;
+    unsigned char *stages, *acts; /* weights; activations, of which there may be less */
     uint64_t *full, *free;
     uint64_t *rows; /* full is of the weights alone, and this of the activations; NULL = full is of both */
 };
@@ -152,20 +153,19 @@ __device__ __forceinline__ void even_carry(
     even_ready(&f.act);
     for (uint32_t i = 0; i < ahead; i++) {
         barrier_arrive_expect(&ring.full[i], S::STAGE);
-        even_fetch(&f.w, f.group_runs, ring.stages + i * S::STAGE, at, &ring.full[i]);
+        even_fetch(&f.w, f.group_runs, ring.stages + i * EVEN_WEIGHTS, at, &ring.full[i]);
         at.step();
     }
     launch_wait();
     for (uint32_t i = 0; i < ahead; i++) {
-        even_load_rows(ring.stages + i * S::STAGE + EVEN_WEIGHTS, &f.act, act.column * TMA_COLUMN, 0, &ring.full[i]);
+        even_load_rows(ring.acts + i * S::ACTS, &f.act, act.column * TMA_COLUMN, 0, &ring.full[i]);
         act.step();
     }
     for (uint32_t i = first + ahead; i < end; i++) {
-        unsigned char *to = ring.stages + stage * S::STAGE;
         barrier_wait(&ring.free[stage], round & 1);
         barrier_arrive_expect(&ring.full[stage], S::STAGE);
-        even_fetch(&f.w, f.group_runs, to, at, &ring.full[stage]);
-        even_load_rows(to + EVEN_WEIGHTS, &f.act, at.column * TMA_COLUMN, 0, &ring.full[stage]);
+        even_fetch(&f.w, f.group_runs, ring.stages + stage * EVEN_WEIGHTS, at, &ring.full[stage]);
+        even_load_rows(ring.acts + stage * S::ACTS, &f.act, at.column * TMA_COLUMN, 0, &ring.full[stage]);
         at.step();
         if (++stage == S::STAGES) {
             stage = 0;
@@ -174,44 +174,55 @@ __device__ __forceinline__ void even_carry(
     }
 }
 
-/* Where somebody is in a ring: the next stage, and for each of them the parity of its barriers. */
+/* Where somebody is in a ring: the next stage, for each of them the parity of its barriers; the next activations. */
 struct even_at {
-    uint32_t stage, turned;
+    uint32_t stage, turned, act;
 
     __device__ __forceinline__ uint32_t parity() const
     {
         return turned >> stage & 1;
     }
-    __device__ __forceinline__ void step(uint32_t n_stages)
+    __device__ __forceinline__ void step(uint32_t n_stages, uint32_t n_acts)
     {
         turned ^= 1u << stage;
         stage = stage + 1 == n_stages ? 0 : stage + 1;
+        act = act + 1 == n_acts ? 0 : act + 1;
     }
 };
 
-/* The sums of n units of one tile. */
-template <typename T, int NT, uint32_t STAGES>
+/* The sums of n units of one tile. A stage is left when the products of the next are on their way. */
+template <typename T, int NT, uint32_t STAGES, uint32_t ACTS>
 __device__ __forceinline__ void even_sum(
     const struct even_ring &ring, uint32_t group, uint32_t n, struct even_at &at, float (&c)[NT][4])
 {
     using S = EvenShape<NT>;
+    uint32_t stages = shared_at(ring.stages), acts = shared_at(ring.acts), last = 0;
+    asm volatile("" : "+r"(stages), "+r"(acts)); /* else it is made again for every unit */
+    const auto leave = [&](uint32_t stage) {
+        if (threadIdx.x % 128 == 0)
+            barrier_arrive(&ring.free[stage]);
+    };
     for (uint32_t i = 0; i < n; i++) {
-        unsigned char *stage = ring.stages + at.stage * S::STAGE;
+        const uint32_t stage = stages + at.stage * EVEN_WEIGHTS;
         barrier_wait(&ring.full[at.stage], at.parity());
         if (ring.rows != NULL)
             barrier_wait(&ring.rows[at.stage], at.parity());
         const uint64_t a = wgmma_at(stage + group * (EVEN_WEIGHTS / EVEN_GROUPS), TMA_ATOM, 0);
-        const uint64_t b = wgmma_at(stage + EVEN_WEIGHTS, TMA_ATOM, 0);
+        const uint64_t b = wgmma_at(acts + at.act * S::ACTS, TMA_ATOM, 0);
         wgmma_begin();
 #pragma unroll
         for (uint32_t k = 0; k < EVEN_K / 16; k++) /* 32 bytes further */
-            wgmma_rows(T(), c, a + 2 * k, b + 2 * k, i > 0 || k > 0);
+            wgmma_rows(T(), c, wgmma_further(a, 2 * k), wgmma_further(b, 2 * k), i > 0 || k > 0);
         wgmma_commit();
-        wgmma_wait();
-        if (threadIdx.x % 128 == 0)
-            barrier_arrive(&ring.free[at.stage]);
-        at.step(STAGES);
+        wgmma_wait<1>();
+        if (i > 0)
+            leave(last);
+        last = at.stage;
+        at.step(STAGES, ACTS);
     }
+    wgmma_wait();
+    if (n > 0)
+        leave(last);
 }
 
 /* Sums on their way between blocks: a zero says that nothing has come yet, so a sum that is zero goes as -0. */
@@ -360,10 +371,16 @@ __device__ __forceinline__ uint32_t even_row(int i)
 /* The rows of a lane at the end of a tile, and what is read beside their sums. */
 template <int NT> struct even_ending {
     uint32_t ra, rb;
-    bool is_there; /* ra, and so is rb */
+    bool is_there;      /* ra, and so is rb */
+    uint32_t first_row; /* of the activations */
     struct even_head head;
     float2 bias;
     float2 in[2 * NT]; /* of each of its activation rows: what is added to, or cos and sin */
+
+    __device__ __forceinline__ uint32_t row(int i) const
+    {
+        return first_row + even_row(i);
+    }
 };
 
 /* Where that lies: for an activation row behind the two, row or position times step. NULL = nothing is read. */
@@ -404,8 +421,9 @@ __device__ __forceinline__ struct even_beside even_beside_of(
 /* The places of an ending, and then what lies there. */
 template <int NT, int END>
 __device__ __forceinline__ struct even_beside even_places(
-    const struct even_job &f, uint32_t tile, struct even_ending<NT> &e)
+    const struct even_job &f, uint32_t tile, uint32_t first_row, struct even_ending<NT> &e)
 {
+    e.first_row = first_row;
     even_lane<END>(f, tile, e.ra, e.rb);
     e.is_there = e.ra < f.j.n_out;
     if (END == SKINNY_QKV)
@@ -421,7 +439,7 @@ __device__ __forceinline__ void even_load_beside(const struct skinny_job &j, con
     e.bias.y = e.is_there && from.bias_b != NULL ? early_load(from.bias_b) : 0.0f;
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++) {
-        const uint32_t row = min(even_row(i), j.n_rows - 1);
+        const uint32_t row = min(e.row(i), j.n_rows - 1);
         const size_t behind = (size_t)(is_qkv ? at.pos[row] : row) * from.step;
         e.in[i] = make_float2(0.0f, 0.0f);
         if (e.is_there && from.a != NULL)
@@ -433,7 +451,7 @@ __device__ __forceinline__ void even_load_beside(const struct skinny_job &j, con
  * in neighbouring lanes, a lane gets two outputs of one row and writes both. at(row): where that row's first output of
  * these eight goes; NULL = nowhere. By whole warps. */
 template <int NT, typename T, class At>
-__device__ __forceinline__ void even_store_turned(const float (&x)[2 * NT], At &&at)
+__device__ __forceinline__ void even_store_turned(const struct even_ending<NT> &e, const float (&x)[2 * NT], At &&at)
 {
     const uint32_t lane = threadIdx.x % 32;
     uint32_t two[NT];
@@ -442,7 +460,7 @@ __device__ __forceinline__ void even_store_turned(const float (&x)[2 * NT], At &
         two[i] = turn_matrix(act_pair(T(), x[2 * i], x[2 * i + 1]));
 #pragma unroll
     for (int i = 0; i < NT; i++) {
-        T *const to = at(8 * i + lane / 4);
+        T *const to = at(e.first_row + 8 * i + lane / 4);
         if (to != NULL)
             *(uint32_t *)(to + 2 * (lane % 4)) = two[i];
     }
@@ -451,24 +469,24 @@ __device__ __forceinline__ void even_store_turned(const float (&x)[2 * NT], At &
 /* Keys or values of 16 bits; those beyond f16 become its largest, as activations do. */
 template <int NT, typename T>
 __device__ __forceinline__ void even_store_heads(const struct skinny_job &j, const struct even_rows &at,
-    const struct even_head &e, const float (&x)[2 * NT], const float (&y)[2 * NT])
+    const struct even_ending<NT> &e, const float (&x)[2 * NT], const float (&y)[2 * NT])
 {
     const auto place = [&](uint32_t row, uint32_t element) {
         const bool is_there = row < j.n_rows && at.at[row] != EVEN_NOWHERE;
-        return is_there ? (T *)(j.heads.blocks + at.at[row] + e.at) + element : (T *)NULL;
+        return is_there ? (T *)(j.heads.blocks + at.at[row] + e.head.at) + element : (T *)NULL;
     };
-    if (e.hi == e.lo + 1) { /* rope turns neighbours */
+    if (e.head.hi == e.head.lo + 1) { /* rope turns neighbours */
 #pragma unroll
         for (int i = 0; i < 2 * NT; i++) {
-            T *const to = place(even_row(i), e.lo);
+            T *const to = place(e.row(i), e.head.lo);
             if (to != NULL)
                 *(uint32_t *)to = act_pair(T(), x[i], y[i]);
         }
         return;
     }
     const uint32_t g = threadIdx.x % 32 / 4;
-    even_store_turned<NT, T>(x, [&](uint32_t row) { return place(row, e.lo - g); });
-    even_store_turned<NT, T>(y, [&](uint32_t row) { return place(row, e.hi - g); });
+    even_store_turned<NT, T>(e, x, [&](uint32_t row) { return place(row, e.head.lo - g); });
+    even_store_turned<NT, T>(e, y, [&](uint32_t row) { return place(row, e.head.hi - g); });
 }
 
 /* As end_heads, all rows of a lane. */
@@ -487,23 +505,25 @@ __device__ __forceinline__ void even_end_heads(
     if (e.head.part == 0) {
 #pragma unroll
         for (int i = 0; i < 2 * NT; i++)
-            if (even_row(i) < j.n_rows) {
-                float *q = j.out + (size_t)even_row(i) * j.ldc + e.head.at;
+            if (e.row(i) < j.n_rows) {
+                float *q = j.out + (size_t)e.row(i) * j.ldc + e.head.at;
                 q[e.head.lo] = x[i];
                 q[e.head.hi] = y[i];
             }
     } else if (j.heads.kv_dtype == DTYPE_BF16)
-        even_store_heads<NT, __nv_bfloat16>(j, at, e.head, x, y);
+        even_store_heads<NT, __nv_bfloat16>(j, at, e, x, y);
     else if (j.heads.kv_dtype == DTYPE_F16)
-        even_store_heads<NT, __half>(j, at, e.head, x, y);
+        even_store_heads<NT, __half>(j, at, e, x, y);
     else
 #pragma unroll
-        for (int i = 0; i < 2 * NT; i++)
-            if (even_row(i) < j.n_rows && at.at[even_row(i)] != EVEN_NOWHERE) {
-                unsigned char *to = j.heads.blocks + at.at[even_row(i)] + e.head.at;
+        for (int i = 0; i < 2 * NT; i++) {
+            const uint32_t row = e.row(i);
+            if (row < j.n_rows && at.at[row] != EVEN_NOWHERE) {
+                unsigned char *to = j.heads.blocks + at.at[row] + e.head.at;
                 float_store(to, e.head.lo, j.heads.kv_dtype, x[i]);
                 float_store(to, e.head.hi, j.heads.kv_dtype, y[i]);
             }
+        }
 }
 
 /* As act_put of the gated, all rows of a lane. */
@@ -526,16 +546,16 @@ __device__ __forceinline__ void even_end_glu(
     else
         gated(std::integral_constant<enum glu, GLU_GELU>());
     if (j.act_bf16 != NULL)
-        even_store_turned<NT, __nv_bfloat16>(y, [&](uint32_t row) {
+        even_store_turned<NT, __nv_bfloat16>(e, y, [&](uint32_t row) {
             return row < j.n_rows ? (__nv_bfloat16 *)j.act_bf16 + (size_t)row * j.n_out + first : NULL;
         });
     if (j.act_f16 != NULL)
-        even_store_turned<NT, __half>(y,
+        even_store_turned<NT, __half>(e, y,
             [&](uint32_t row) { return row < j.n_rows ? (__half *)j.act_f16 + (size_t)row * j.n_out + first : NULL; });
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++)
-        if (j.act_f32 != NULL && even_row(i) < j.n_rows)
-            j.act_f32[(size_t)even_row(i) * j.n_out + e.ra] = y[i];
+        if (j.act_f32 != NULL && e.row(i) < j.n_rows)
+            j.act_f32[(size_t)e.row(i) * j.n_out + e.ra] = y[i];
 }
 
 /* All of the sums of a tile of which this block has the first n units: those who have the others put theirs down. */
@@ -560,8 +580,8 @@ __device__ __forceinline__ void even_end(
     else
 #pragma unroll
         for (int i = 0; i < 2 * NT; i++)
-            if (even_row(i) < j.n_rows) {
-                float *to = j.out + (size_t)even_row(i) * j.ldc;
+            if (e.row(i) < j.n_rows) {
+                float *to = j.out + (size_t)e.row(i) * j.ldc;
                 to[e.ra] = c[i / 2][i % 2] + e.in[i].x;
                 to[e.rb] = c[i / 2][2 + i % 2] + e.in[i].y;
             }
@@ -586,8 +606,8 @@ __global__ void __launch_bounds__(EVEN_THREADS + 32, 2) even_kernel(const __grid
     if (END != SKINNY_QKV)
         launch_next();
     const uint32_t group = threadIdx.x / 128, first = even_first(f, blockIdx.x), end = even_first(f, blockIdx.x + 1);
-    const struct even_ring ring = {(unsigned char *)(((uintptr_t)memory + TMA_ATOM - 1) / TMA_ATOM * TMA_ATOM),
-        barriers, barriers + EVEN_STAGES, NULL};
+    unsigned char *const stages = (unsigned char *)(((uintptr_t)memory + TMA_ATOM - 1) / TMA_ATOM * TMA_ATOM);
+    const struct even_ring ring = {stages, stages + S::STAGES * EVEN_WEIGHTS, barriers, barriers + EVEN_STAGES, NULL};
     if (threadIdx.x < 2 * EVEN_STAGES)
         barrier_init(&barriers[threadIdx.x], threadIdx.x < EVEN_STAGES ? 1 : EVEN_GROUPS);
     barrier_publish();
@@ -604,14 +624,14 @@ __global__ void __launch_bounds__(EVEN_THREADS + 32, 2) even_kernel(const __grid
     if (END == SKINNY_QKV)
         even_rows_load(f.j, rows);
     meet<EVEN_THREADS>();
-    struct even_at at = {0, 0};
+    struct even_at at = {0, 0, 0};
     for (uint32_t unit = first; unit < end;) {
         const uint32_t tile = unit / f.per_tile, n = min(end, (tile + 1) * f.per_tile) - unit;
         float c[NT][4];
-        even_sum<T, NT, S::STAGES>(ring, group, n, at, c);
+        even_sum<T, NT, S::STAGES, S::STAGES>(ring, group, n, at, c);
         if (unit == tile * f.per_tile) { /* what is read beside the others' sums comes while they are waited for */
             struct even_ending<NT> e;
-            even_load_beside<NT>(f.j, rows, even_places<NT, END>(f, tile, e), END == SKINNY_QKV, e);
+            even_load_beside<NT>(f.j, rows, even_places<NT, END>(f, tile, 0, e), END == SKINNY_QKV, e);
             even_gather<NT, S::TOGETHER, true>(f, tile, n, c);
             even_end<NT, END>(f.j, rows, e, c);
         } else

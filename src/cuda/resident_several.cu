@@ -57,6 +57,7 @@ bool resident_several_program(struct dev *d, const struct phase *phases, uint32_
         *w = {};
         w->kind = p->kind;
         w->is_odd = i % 2 != 0;
+        w->is_last = i + 1 == n;
         if (p->kind == PHASE_ATTEND) {
             w->attend = p->attend;
             w->f = w[-1].f; /* nobody multiplies by it, but all look at it */
@@ -79,7 +80,7 @@ bool resident_several_program(struct dev *d, const struct phase *phases, uint32_
             w->has_rows = rows == NULL || !are_same_rows(&rows->f.j.heads, &j.heads);
             rows = w;
         }
-        w->f.parts += (size_t)(n_products++ % 2) * d->n_sms * EVEN_ROWS * EVEN_MOST;
+        w->f.parts += (size_t)(n_products++ % 2) * 2 * d->n_sms * EVEN_ROWS * EVEN_MOST;
     }
     return true;
 }

@@ -7,7 +7,12 @@
  *   one thread asks for weights, over all phases, as soon as a stage of the ring is free,
  *   one watches the barrier over the chip that stands between phases, and then asks for the activations of each stage,
  *   one warp brings the description of the next phase, and makes of squares what a norm divides by,
- *   one thread tells the others when the block is through with a phase.
+ *   one warp tells the others when the block is through with a phase, and clears the sums that it added.
+ *
+ * Joins. Where a tile of a product has two blocks or more to itself (even.cu cuts so that most have), each of these
+ * ends some of its rows, eight at a time: it puts down its other sums, and gets the others' of these. So a join is a
+ * fourth of the bytes for each of four blocks, behind which the chip waits, and ends are short. A block with parts of
+ * two tiles puts down both. Otherwise as in even.cuh. The order of float operations is the same.
  *
  * Norms. Where a product adds to the residual stream it also writes x times the gain of the norm that follows, rounded,
  * and the sum of the squares of its tile. Who reads it multiplies that, and divides its sums at the end by the root of
@@ -15,7 +20,11 @@
  * then 8 of these ascending, then the tiles ascending.
  *
  * Attention lies in the last stages of the ring, which are lent to it: the product behind it begins with the first
- * stage, and its weights fill those that are not lent while attention runs.
+ * stage, and its weights fill those that are not lent while attention runs. What is the same in every layer lies in
+ * shared memory: a team's first item, and its warps' parts of the block table.
+ *
+ * Activations have places of their own, fewer than there are stages: they are asked for when a phase has opened, which
+ * is late, and come soon.
  *
  * What other blocks wrote is read behind the chip's barrier, by the copy engine too, which takes a fence of its own. */
 #ifndef CUDA_RESIDENT_SEVERAL_CUH
@@ -28,33 +37,41 @@
 #define SEVERAL_THREADS (EVEN_THREADS + 128)
 #define SEVERAL_WARPS   (EVEN_THREADS / 32) /* that multiply */
 #define SEVERAL_TEAMS   (EVEN_THREADS / TEAM_THREADS)
-#define SEVERAL_BYTES   ((uint32_t)223 << 10) /* of the ring, and what attention needs behind it */
+#define SEVERAL_BYTES   ((uint32_t)222 << 10) /* of the ring, and what attention needs behind it */
 #define SEVERAL_SLOTS   13                    /* of the ring, at most */
+#define SEVERAL_ACTS    7                     /* places of activations: those of a stage come when a phase has opened */
 
 /* Stages of weights on their way at once: whatever else is read stands in line behind them. So fewer when a phase
  * begins, whose first stages are asked for while the one before joins its sums and ends. */
 #define SEVERAL_FLIGHT   4
 #define SEVERAL_AHEAD    2
-#define SEVERAL_TOGETHER 3 /* blocks whose sums are asked for at once */
+#define SEVERAL_TOGETHER 2 /* blocks whose sums are asked for at once */
 
+/* As in resident.h, where the others need more. */
+#define SEVERAL_WORK_REGISTERS  224
+#define SEVERAL_OTHER_REGISTERS 56
+
+static_assert(8 * SEVERAL_WORK_REGISTERS + 4 * SEVERAL_OTHER_REGISTERS <= 12 * 168, "as many as there are");
 static_assert(SEVERAL_TEAMS <= TEAMS_MOST, "named barriers");
 static_assert(SEVERAL_AHEAD <= SEVERAL_FLIGHT && SEVERAL_FLIGHT <= 8, "a byte for each");
 
 template <int NT, int D> struct SeveralShape {
-    using Attention = Team<CachePlain<__nv_bfloat16>, D, 1>;
-    static constexpr uint32_t STAGE = EvenShape<NT>::STAGE, ROWS = STAGE - EVEN_WEIGHTS;
-    static constexpr uint32_t SLOTS = (SEVERAL_BYTES - TMA_ATOM) / STAGE,
-                              REST = SEVERAL_BYTES - TMA_ATOM - SLOTS * STAGE;
+    using Attention = Team<CachePlain<__nv_bfloat16>, D, 1, NT == 4 && D == 128 ? 5 : TEAM_SIDES>;
+    static constexpr uint32_t ROWS = EvenShape<NT>::ACTS, ALL_ROWS = SEVERAL_ACTS * ROWS;
+    static constexpr uint32_t BYTES = SEVERAL_BYTES - TMA_ATOM - ALL_ROWS;
+    static constexpr uint32_t SLOTS = BYTES / EVEN_WEIGHTS, REST = BYTES % EVEN_WEIGHTS;
     static constexpr uint32_t TEAM = TEAM_WARPS * Attention::RING, NEEDED = SEVERAL_TEAMS * TEAM;
-    static constexpr uint32_t LENT = NEEDED > REST ? (NEEDED - REST + STAGE - 1) / STAGE : 0, KEPT = SLOTS - LENT;
-    static_assert(SLOTS <= SEVERAL_SLOTS && LENT < SLOTS, "a barrier for each, and some for the weights");
+    static constexpr uint32_t LENT = NEEDED > REST ? (NEEDED - REST + EVEN_WEIGHTS - 1) / EVEN_WEIGHTS : 0,
+                              KEPT = SLOTS - LENT;
+    static_assert(SLOTS <= SEVERAL_SLOTS && LENT < SLOTS && SEVERAL_ACTS <= SLOTS,
+        "a barrier for each, and some for the weights");
 };
 
 struct several_phase {
     struct even_job f; /* a product */
     enum phase_kind kind;
-    bool is_odd;   /* of all phases, from 0 on; here, where it costs no register */
-    bool has_rows; /* SKINNY_QKV: its rows lie elsewhere than those of the one before */
+    bool is_odd, is_last; /* of all phases, from 0 on; here, where they cost no register */
+    bool has_rows;        /* SKINNY_QKV: its rows lie elsewhere than those of the one before */
     float eps;
     uint32_t norm;        /* how many phases before this one divide */
     const float *squares; /* of the rows it reads, [tiles][EVEN_MOST]; NULL = nothing is divided */
@@ -82,9 +99,15 @@ struct several_barriers {
     uint64_t done;                                     /* this block is through with a phase */
 };
 
-/* Attention's first item of each team, which is the same in every layer. */
+/* Attention's first item of each team, which is the same in every layer, and each warp's part of the block table. */
+#define SEVERAL_ENTRIES 24
 struct several_items {
     struct plan_item item[SEVERAL_TEAMS];
+    const uint32_t *table; /* that this is from; */
+    struct several_entries {
+        uint32_t lo, hi; /* for these positions */
+        uint32_t entry[SEVERAL_ENTRIES];
+    } of[SEVERAL_WARPS];
     uint32_t n;     /* items times kv heads */
     uint32_t split; /* as in the plan */
 };
@@ -128,7 +151,7 @@ __device__ __forceinline__ void several_weights(
 {
     using S = SeveralShape<NT, D>;
     struct several_brief p = {}, next = {};
-    struct even_at at = {0, ~0u}; /* the first wait for a free stage is none */
+    struct even_at at = {0, ~0u, 0}; /* the first wait for a free stage is none */
     uint32_t n_lent = 0, n_asked = 0;
     uint64_t asked = 0; /* the stages that were asked for last, a byte each: its number, and the parity of its full */
     bool is_lent = false;
@@ -160,8 +183,8 @@ __device__ __forceinline__ void several_weights(
             }
             asked = asked << 8 | (2 * at.stage + (at.parity() ^ 1));
             barrier_arrive_expect(&b.full[at.stage], EVEN_WEIGHTS);
-            even_fetch(map, p.group_runs, stages + at.stage * S::STAGE, place, &b.full[at.stage]);
-            at.step(S::SLOTS);
+            even_fetch(map, p.group_runs, stages + at.stage * EVEN_WEIGHTS, place, &b.full[at.stage]);
+            at.step(S::SLOTS, SEVERAL_ACTS);
             place.step();
         }
     }
@@ -177,11 +200,11 @@ __device__ __forceinline__ void several_show()
 
 template <int NT, int D>
 __device__ __forceinline__ void several_rows(
-    const struct several_args &a, unsigned char *stages, struct several_barriers &b)
+    const struct several_args &a, unsigned char *acts, struct several_barriers &b)
 {
     using S = SeveralShape<NT, D>;
     struct several_brief p = {}, next = {};
-    struct even_at at = {0, ~0u};
+    struct even_at at = {0, ~0u, 0};
     p.load(a, 0);
     launch_wait();
     for (uint32_t i = 0; i < a.n; i++, p = next) {
@@ -198,11 +221,13 @@ __device__ __forceinline__ void several_rows(
         const CUtensorMap *map = &a.program[i].f.act;
         struct even_place place(p.first, p.per_tile);
         for (uint32_t unit = p.first; unit < p.end; unit++) {
-            barrier_wait(&b.free[at.stage], at.parity());
+            if (unit >= p.first + SEVERAL_ACTS) { /* the unit before it that had this place; earlier phases are over */
+                const uint32_t stage = (at.stage < SEVERAL_ACTS ? at.stage + S::SLOTS : at.stage) - SEVERAL_ACTS;
+                barrier_wait(&b.free[stage], at.turned >> stage & 1);
+            }
             barrier_arrive_expect(&b.rows[at.stage], S::ROWS);
-            even_load_rows(
-                stages + at.stage * S::STAGE + EVEN_WEIGHTS, map, place.column * TMA_COLUMN, 0, &b.rows[at.stage]);
-            at.step(S::SLOTS);
+            even_load_rows(acts + at.act * S::ROWS, map, place.column * TMA_COLUMN, 0, &b.rows[at.stage]);
+            at.step(S::SLOTS, SEVERAL_ACTS);
             place.step();
         }
     }
@@ -275,9 +300,10 @@ __device__ __forceinline__ void several_add(const struct several_phase &p, struc
     for (int i = 0; i < 2 * NT; i++) {
         x[i] = c[i / 2][i % 2] + e.in[i].x;
         y[i] = c[i / 2][2 + i % 2] + e.in[i].y;
-        const bool is_there = e.is_there && even_row(i) < n_rows;
+        const uint32_t row = e.row(i);
+        const bool is_there = e.is_there && row < n_rows;
         if (is_there) {
-            float *to = stream + (size_t)even_row(i) * width;
+            float *to = stream + (size_t)row * width;
             to[e.ra] = x[i];
             to[e.rb] = y[i];
         }
@@ -291,8 +317,8 @@ __device__ __forceinline__ void several_add(const struct several_phase &p, struc
         x[i] *= gain.x;
         y[i] *= gain.y;
     }
-    even_store_turned<NT, __nv_bfloat16>(x, [&](uint32_t row) { return row_at(row, e.ra); });
-    even_store_turned<NT, __nv_bfloat16>(y, [&](uint32_t row) { return row_at(row, e.rb); });
+    even_store_turned<NT, __nv_bfloat16>(e, x, [&](uint32_t row) { return row_at(row, e.ra); });
+    even_store_turned<NT, __nv_bfloat16>(e, y, [&](uint32_t row) { return row_at(row, e.rb); });
 #pragma unroll
     for (int step = 4; step < 32; step *= 2)
 #pragma unroll
@@ -310,7 +336,7 @@ __device__ __forceinline__ void several_add(const struct several_phase &p, struc
         float all = s.squares[0][threadIdx.x];
         for (int w = 1; w < SEVERAL_WARPS; w++)
             all += s.squares[w][threadIdx.x];
-        squares[tile * EVEN_MOST + threadIdx.x] = all;
+        squares[tile * EVEN_MOST + e.first_row + threadIdx.x] = all;
     }
 }
 
@@ -320,12 +346,14 @@ template <int NT> struct several_ending {
     struct even_ending<NT> e;
     float2 gain;
 
-    __device__ __forceinline__ void load(const struct several_phase &p, const struct even_rows &at, uint32_t tile)
+    __device__ __forceinline__ void load(
+        const struct several_phase &p, const struct even_rows &at, uint32_t tile, uint32_t first_row = 0)
     {
         const bool is_qkv = p.f.j.end == SKINNY_QKV;
-        const struct even_beside from = is_qkv                    ? even_places<NT, SKINNY_QKV>(p.f, tile, e)
-                                        : p.f.j.end == SKINNY_GLU ? even_places<NT, SKINNY_GLU>(p.f, tile, e)
-                                                                  : even_places<NT, SKINNY_ADD>(p.f, tile, e);
+        const struct even_beside from = is_qkv ? even_places<NT, SKINNY_QKV>(p.f, tile, first_row, e)
+                                        : p.f.j.end == SKINNY_GLU
+                                            ? even_places<NT, SKINNY_GLU>(p.f, tile, first_row, e)
+                                            : even_places<NT, SKINNY_ADD>(p.f, tile, first_row, e);
         even_load_beside<NT>(p.f.j, at, from, is_qkv, e);
         gain = make_float2(0.0f, 0.0f);
         if (p.gain != NULL && e.is_there)
@@ -333,18 +361,17 @@ template <int NT> struct several_ending {
     }
 };
 
-/* The end of a tile of which this block has the first n units; is_first: it is the first that it ends. */
+/* The end of a tile whose sums are all there; is_first: it is the first that this block ends. */
 template <int NT>
 __device__ __forceinline__ void several_end(const struct several_phase &p, struct several_block &s, uint32_t tile,
-    uint32_t n, bool is_first, const struct several_ending<NT> &w, float (&c)[NT][4])
+    bool is_first, const struct several_ending<NT> &w, float (&c)[NT][4])
 {
-    even_gather<NT, SEVERAL_TOGETHER, false>(p.f, tile, n, c);
     const struct skinny_job j = p.f.j; /* in registers: what is written below might be it, for all the compiler knows */
     if (p.squares != NULL) {
         barrier_wait(&s.b.normed, p.norm & 1);
 #pragma unroll
         for (int i = 0; i < 2 * NT; i++) {
-            const float by = s.inverse[even_row(i)];
+            const float by = s.inverse[w.e.row(i)];
             c[i / 2][i % 2] *= by;
             c[i / 2][2 + i % 2] *= by;
         }
@@ -359,33 +386,123 @@ __device__ __forceinline__ void several_end(const struct several_phase &p, struc
         even_end<NT, SKINNY_ADD>(j, s.rows, w.e, c);
 }
 
-/* Others' sums that were added, and lie where they lay: cleared a phase later, when nobody waits for it. Two products
- * behind each other have places of their own. */
-struct several_left {
-    float4 *first;
-    uint32_t n; /* blocks */
+/* A tile that several blocks share, of which some have nothing else: these end it, some eights of rows each. */
+struct several_share {
+    uint32_t first, n;    /* its blocks */
+    bool is_begun_before; /* the first of them has another tile before it: its sums of this one lie elsewhere */
+    uint32_t eight, end;  /* those that this block ends */
 
-    template <int NT> __device__ __forceinline__ void clear()
+    /* The sums of the tile's number k of blocks, for an eight. */
+    template <int NT> __device__ __forceinline__ float4 *at(const struct even_job &f, uint32_t k, uint32_t i) const
     {
-        for (uint32_t i = 0; i < n * NT; i++)
-            part_store(first + i * EVEN_THREADS, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-        n = 0;
+        const uint32_t slot = first + k + (k == 0 && is_begun_before ? gridDim.x : 0);
+        return (float4 *)f.parts + (size_t)(slot * NT + i) * EVEN_THREADS;
     }
 };
 
+template <int NT>
+__device__ __forceinline__ struct several_share several_share_of(const struct even_job &f, uint32_t tile)
+{
+    struct several_share share;
+    const uint32_t begin = tile * f.per_tile, end = begin + f.per_tile, last = even_block(f, end - 1);
+    share.first = even_block(f, begin);
+    share.n = last - share.first + 1;
+    share.is_begun_before = even_first(f, share.first) < begin;
+    const uint32_t inner = share.first + share.is_begun_before;
+    const uint32_t n_inner = last + (even_first(f, last + 1) <= end) - inner, mine = blockIdx.x - inner;
+    const bool ends = blockIdx.x >= inner && mine < n_inner;
+    share.eight = ends ? mine * NT / n_inner : 0;
+    share.end = ends ? (mine + 1) * NT / n_inner : 0;
+    return share;
+}
+
+/* All sums of an eight, block after block; this one's are `own`. */
+template <int NT>
+__device__ __forceinline__ void several_join(
+    const struct even_job &f, const struct several_share &share, uint32_t eight, float4 own, float (&sum)[1][4])
+{
+    constexpr uint32_t TOGETHER = 4;
+    const uint32_t mine = blockIdx.x - share.first;
+    for (uint32_t first = 0; first < share.n; first += TOGETHER) {
+        float4 v[TOGETHER];
+        bool all;
+        do {
+            all = true;
+#pragma unroll
+            for (uint32_t i = 0; i < TOGETHER; i++)
+                v[i] = first + i < share.n && first + i != mine
+                           ? part_load(share.at<NT>(f, first + i, eight) + threadIdx.x)
+                           : own;
+#pragma unroll
+            for (uint32_t i = 0; i < TOGETHER; i++)
+                all = all && (first + i >= share.n || first + i == mine || has_come(v[i]));
+        } while (!all);
+#pragma unroll
+        for (uint32_t i = 0; i < TOGETHER; i++)
+            if (first + i == 0) {
+                sum[0][0] = v[i].x;
+                sum[0][1] = v[i].y;
+                sum[0][2] = v[i].z;
+                sum[0][3] = v[i].w;
+            } else if (first + i < share.n) {
+                sum[0][0] += v[i].x;
+                sum[0][1] += v[i].y;
+                sum[0][2] += v[i].z;
+                sum[0][3] += v[i].w;
+            }
+    }
+}
+
+/* A product of such tiles: who has parts of two of them ends none. */
 template <int NT, int D>
-__device__ __forceinline__ void several_product(const struct several_phase &p, struct several_block &s,
-    const struct even_ring &ring, struct even_at &at, uint32_t round, struct several_left &left)
+__device__ __forceinline__ void several_shared(
+    const struct several_phase &p, struct several_block &s, const struct even_ring &ring, struct even_at &at)
+{
+    const struct even_job &f = p.f;
+    const uint32_t first = even_first(f, blockIdx.x), end = even_first(f, blockIdx.x + 1), per_tile = f.per_tile;
+    const uint32_t tile = first / per_tile;
+    struct several_share share = {};
+    struct several_ending<1> w;
+    if (first < end && end <= (tile + 1) * per_tile)
+        share = several_share_of<NT>(f, tile);
+    if (share.eight < share.end)
+        w.load(p, s.rows, tile, 8 * share.eight);
+    barrier_wait(&s.b.opened, p.is_odd);
+    float c[NT][4];
+    for (uint32_t unit = first, slot = blockIdx.x; unit < end; slot += gridDim.x) {
+        const uint32_t n = min(end, (unit / per_tile + 1) * per_tile) - unit;
+        even_sum<__nv_bfloat16, NT, SeveralShape<NT, D>::SLOTS, SEVERAL_ACTS>(ring, threadIdx.x / 128, n, at, c);
+#pragma unroll
+        for (uint32_t i = 0; i < NT; i++)
+            if (i < share.eight || i >= share.end)
+                part_store((float4 *)f.parts + (size_t)(slot * NT + i) * EVEN_THREADS + threadIdx.x,
+                    make_float4(part_of(c[i][0]), part_of(c[i][1]), part_of(c[i][2]), part_of(c[i][3])));
+        unit += n;
+    }
+    for (uint32_t eight = share.eight; eight < share.end; eight++) {
+        float4 own = make_float4(c[0][0], c[0][1], c[0][2], c[0][3]);
+        float sum[1][4];
+#pragma unroll
+        for (uint32_t i = 1; i < NT; i++)
+            if (i == eight)
+                own = make_float4(c[i][0], c[i][1], c[i][2], c[i][3]);
+        if (eight > share.eight)
+            w.load(p, s.rows, tile, 8 * eight);
+        several_join<NT>(f, share, eight, own, sum);
+        several_end<1>(p, s, tile, eight == share.eight, w, sum);
+    }
+    if (p.squares != NULL) /* whether a tile ended here or not */
+        barrier_wait(&s.b.normed, p.norm & 1);
+}
+
+template <int NT, int D>
+__device__ __forceinline__ void several_product(
+    const struct several_phase &p, struct several_block &s, const struct even_ring &ring, struct even_at &at)
 {
     const struct even_job &f = p.f;
     const uint32_t first = even_first(f, blockIdx.x), end = even_first(f, blockIdx.x + 1), per_tile = f.per_tile;
     uint32_t next = 0; /* tile that this block ends */
     struct several_ending<NT> w;
-    if (p.has_rows) {
-        even_rows_load(f.j, s.rows);
-        __syncwarp();
-        meet<EVEN_THREADS>();
-    }
     for (uint32_t unit = first; unit < end;) {
         const uint32_t tile = unit / per_tile, n = min(end, (tile + 1) * per_tile) - unit;
         const bool is_end = unit == tile * per_tile; /* else another block has the tile's first units, and ends it */
@@ -395,25 +512,18 @@ __device__ __forceinline__ void several_product(const struct several_phase &p, s
             if (next * per_tile < end)
                 w.load(p, s.rows, next);
         }
-        if (unit == first) {
-            left.clear<NT>();
-            barrier_wait(&s.b.opened, round & 1);
-        }
-        even_sum<__nv_bfloat16, NT, SeveralShape<NT, D>::SLOTS>(ring, threadIdx.x / 128, n, at, c);
+        if (unit == first)
+            barrier_wait(&s.b.opened, p.is_odd);
+        even_sum<__nv_bfloat16, NT, SeveralShape<NT, D>::SLOTS, SEVERAL_ACTS>(ring, threadIdx.x / 128, n, at, c);
         if (is_end) {
-            several_end<NT>(p, s, tile, n, tile * per_tile < first + per_tile, w, c);
-            if (n < per_tile) {
-                left.first = even_part<NT>(f, blockIdx.x + 1);
-                left.n = even_block(f, (tile + 1) * per_tile - 1) - blockIdx.x;
-            }
+            even_gather<NT, SEVERAL_TOGETHER, false>(f, tile, n, c);
+            several_end<NT>(p, s, tile, tile * per_tile < first + per_tile, w, c);
         } else
             even_put_down<NT>(f, c);
         unit += n;
     }
-    if (first >= end) {
-        left.clear<NT>();
-        barrier_wait(&s.b.opened, round & 1);
-    }
+    if (first >= end)
+        barrier_wait(&s.b.opened, p.is_odd);
     if (p.squares != NULL) /* whether a tile ended here or not */
         barrier_wait(&s.b.normed, p.norm & 1);
 }
@@ -428,25 +538,65 @@ __device__ __forceinline__ uint32_t several_first(uint32_t team)
     return team * gridDim.x + (team % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
 }
 
+template <class T>
+__device__ __forceinline__ void several_items_load(const struct several_args &a, struct several_items &items)
+{
+    const struct attend_job &j = a.program[a.first_attend].attend;
+    const uint32_t lane = threadIdx.x % 32, team = threadIdx.x / TEAM_THREADS, first = several_first(team);
+    const uint32_t n = j.plan->n_items * j.n_kv_heads, split = j.plan->split;
+    struct several_items::several_entries &mine = items.of[threadIdx.x / 32];
+    if (threadIdx.x == 0) {
+        items.table = j.table;
+        items.n = n;
+        items.split = split;
+    }
+    if (lane == 0)
+        mine.lo = mine.hi = 0;
+    if (first >= n)
+        return;
+    const struct plan_item item = j.items[first / j.n_kv_heads];
+    struct team_work w;
+    if (threadIdx.x % TEAM_THREADS == 0)
+        items.item[team] = item;
+    if (!T::work_of(j, item, first % j.n_kv_heads, split, w) || w.lo >= w.hi)
+        return;
+    const uint32_t block = w.lo / j.block_tokens, n_blocks = (w.hi - 1) / j.block_tokens - block + 1;
+    if (lane < SEVERAL_ENTRIES && lane < n_blocks)
+        mine.entry[lane] = j.table[w.s.table_at + block + lane];
+    if (lane == 0 && n_blocks <= SEVERAL_ENTRIES) {
+        mine.lo = w.lo;
+        mine.hi = w.hi;
+    }
+}
+
+/* This warp's part of the table, where it is here. */
+__device__ __forceinline__ const uint32_t *several_entry(
+    const struct attend_job &j, const struct several_items &items, const struct team_work &w)
+{
+    const struct several_items::several_entries &mine = items.of[threadIdx.x / 32];
+    return j.table == items.table && w.lo == mine.lo && w.hi <= mine.hi ? mine.entry : NULL;
+}
+
 template <int NT, int D>
 __device__ __forceinline__ void several_attend(
-    const struct attend_job &j, struct several_block &s, unsigned char *room, uint32_t round)
+    const struct several_phase &p, struct several_block &s, unsigned char *room)
 {
+    const struct attend_job &j = p.attend;
     using T = typename SeveralShape<NT, D>::Attention;
     const uint32_t team = threadIdx.x / TEAM_THREADS, first = several_first(team);
     unsigned char *const rings = room + team * SeveralShape<NT, D>::TEAM;
     if (first >= s.items.n)
-        barrier_wait(&s.b.opened, round & 1);
+        barrier_wait(&s.b.opened, p.is_odd);
     for (uint32_t i = first; i < s.items.n; i += SEVERAL_TEAMS * gridDim.x) {
         const struct plan_item item = i == first ? s.items.item[team] : j.items[i / j.n_kv_heads];
         struct team_work w;
         typename T::Ask ask;
         const bool is_seen = T::work_of(j, item, i % j.n_kv_heads, s.items.split, w);
         if (!T::is_old(w))
-            barrier_wait(&s.b.opened, round & 1);
+            barrier_wait(&s.b.opened, p.is_odd);
         if (is_seen)
-            T::begin(j, w, team_ring<T::RING>(rings), ask);
-        barrier_wait(&s.b.opened, round & 1);
+            T::begin(j, w, team_ring<T::RING>(rings), ask, i == first ? several_entry(j, s.items, w) : NULL);
+        barrier_wait(&s.b.opened, p.is_odd);
         if (is_seen)
             T::stream(j, w, team_ring<T::RING>(rings), ask);
         shared_ready(); /* the copy engine writes there next */
@@ -461,59 +611,98 @@ __device__ __forceinline__ void several_attend(
         barrier_arrive(&s.b.lent);
 }
 
-__device__ __forceinline__ void several_items_load(const struct several_args &a, struct several_items &items)
-{
-    const struct attend_job &j = a.program[a.first_attend].attend;
-    const uint32_t team = threadIdx.x / TEAM_THREADS, first = several_first(team);
-    const uint32_t n = j.plan->n_items * j.n_kv_heads;
-    items.n = n; /* both write the same */
-    items.split = j.plan->split;
-    if (first < n)
-        items.item[team] = j.items[first / j.n_kv_heads];
-}
-
 /* ---- the kernel ----------------------------------------------------------------------------------------------------
  */
 
 template <int NT, int D>
 __device__ __forceinline__ void several_work(
-    const struct several_args &a, struct several_block &s, unsigned char *stages)
+    const struct several_args &a, struct several_block &s, unsigned char *stages, unsigned char *acts)
 {
     using S = SeveralShape<NT, D>;
-    const struct even_ring ring = {stages, s.b.full, s.b.free, s.b.rows};
-    struct even_at at = {0, 0};
-    struct several_left left = {NULL, 0};
+    const struct even_ring ring = {stages, acts, s.b.full, s.b.free, s.b.rows};
+    struct even_at at = {0, 0, 0};
     launch_wait();
-    if (threadIdx.x % TEAM_THREADS == 0 && a.first_attend < a.n)
-        several_items_load(a, s.items);
-    for (uint32_t i = 0; i < a.n; i++) {
-        const struct several_phase &p = s.phase[i % 2];
-        if (p.kind == PHASE_PRODUCT)
-            several_product<NT, D>(p, s, ring, at, i, left);
+    if (a.first_attend < a.n)
+        several_items_load<typename S::Attention>(a, s.items);
+    __syncwarp();
+    bool is_last = false;
+    for (uint32_t odd = 0; !is_last; odd ^= 1) {
+        const struct several_phase &p = s.phase[odd];
+        if (p.has_rows) {
+            even_rows_load(p.f.j, s.rows);
+            __syncwarp();
+            meet<EVEN_THREADS>();
+        }
+        if (p.kind == PHASE_PRODUCT && p.f.is_shared)
+            several_shared<NT, D>(p, s, ring, at);
+        else if (p.kind == PHASE_PRODUCT)
+            several_product<NT, D>(p, s, ring, at);
         else {
-            barrier_wait(&s.b.done, (i - 1) & 1); /* nobody multiplies any more */
-            several_attend<NT, D>(p.attend, s, stages + S::KEPT * S::STAGE, i);
+            barrier_wait(&s.b.done, !p.is_odd); /* nobody multiplies any more */
+            several_attend<NT, D>(p, s, stages + S::KEPT * EVEN_WEIGHTS);
             at.stage = 0;
         }
-        if (i + 1 < a.n) /* here, so that nobody falls two rounds behind */
+        is_last = p.is_last;
+        if (!is_last) /* here, so that nobody falls two rounds behind */
             barrier_wait(&s.b.told, p.is_odd);
         __syncwarp();
         if (threadIdx.x % 32 == 0)
             barrier_arrive(&s.b.done);
     }
-    left.clear<NT>();
     launch_next();
 }
 
-/* This block has come, to all others. By one thread, so that nobody waits until what was written is seen. */
-__device__ __forceinline__ void several_come(const struct several_args &a, struct several_barriers &b)
+/* Others' sums that this block adds in a phase: visit(place of a block's sums of an eight). */
+template <int NT, class Visit>
+__device__ __forceinline__ void several_others(const struct several_phase &p, Visit &&visit)
 {
-    for (uint32_t i = 0; i < a.n; i++) {
-        barrier_wait(&b.done, i & 1);
-        if (i + 1 < a.n)
-            chip_add(a.barrier);
+    const struct even_job &f = p.f;
+    const uint32_t first = even_first(f, blockIdx.x), end = even_first(f, blockIdx.x + 1);
+    if (p.kind != PHASE_PRODUCT || first >= end)
+        return;
+    if (f.is_shared) {
+        const struct several_share share = several_share_of<NT>(f, first / f.per_tile);
+        for (uint32_t k = 0; k < share.n; k++)
+            for (uint32_t i = share.eight; i < share.end; i++)
+                visit(share.at<NT>(f, k, i));
+        return;
     }
-    if (atomicAdd(a.barrier, 1) == a.n * gridDim.x - 1)
+    const uint32_t tile = (end - 1) / f.per_tile, last = (tile + 1) * f.per_tile;
+    if (tile * f.per_tile >= first && last > end)
+        for (uint32_t k = blockIdx.x + 1; k <= even_block(f, last - 1); k++)
+            for (uint32_t i = 0; i < NT; i++)
+                visit((float4 *)f.parts + (size_t)(k * NT + i) * EVEN_THREADS);
+}
+
+/* Before the phase they come into the second-level cache, where they will be looked at until they are sums. By a warp,
+ * as several_clear. */
+__device__ __forceinline__ void several_call(const float4 *part)
+{
+    static_assert(EVEN_THREADS * sizeof *part == 32 * 128, "a line for each lane");
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(part + threadIdx.x % 32 * 8) : "memory");
+}
+
+/* They are cleared behind the phase, when nobody waits for it: two products behind each other have places of their
+ * own. */
+__device__ __forceinline__ void several_clear(float4 *part)
+{
+    for (uint32_t i = threadIdx.x % 32; i < EVEN_THREADS; i += 32)
+        part_store(part + i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+}
+
+/* This block has come, to all others: told by one thread, so that nobody else waits until what was written is seen. */
+template <int NT> __device__ __forceinline__ void several_come(const struct several_args &a, struct several_barriers &b)
+{
+    const bool tells = threadIdx.x % 32 == 0;
+    for (uint32_t i = 0; i < a.n; i++) {
+        several_others<NT>(a.program[i], several_call);
+        barrier_wait(&b.done, i & 1);
+        if (i + 1 < a.n && tells)
+            chip_add(a.barrier);
+        several_others<NT>(a.program[i], several_clear);
+        __syncwarp(); /* what was cleared is before the next word to the others */
+    }
+    if (tells && atomicAdd(a.barrier, 1) == a.n * gridDim.x - 1)
         *a.barrier = 0;
 }
 
@@ -524,7 +713,8 @@ __global__ void __launch_bounds__(SEVERAL_THREADS, 1) several_kernel(const __gri
     SHARED_ROOM(memory);
     __shared__ __align__(alignof(struct several_block)) unsigned char block[sizeof(struct several_block)];
     struct several_block &s = *(struct several_block *)block;
-    unsigned char *const stages = (unsigned char *)(((uintptr_t)memory + TMA_ATOM - 1) / TMA_ATOM * TMA_ATOM);
+    unsigned char *const acts = (unsigned char *)(((uintptr_t)memory + TMA_ATOM - 1) / TMA_ATOM * TMA_ATOM);
+    unsigned char *const stages = acts + SeveralShape<NT, D>::ALL_ROWS; /* what is behind them attention has too */
     const uint32_t warp = threadIdx.x / 32;
     if (threadIdx.x < SEVERAL_SLOTS) {
         barrier_init(&s.b.full[threadIdx.x], 1);
@@ -542,19 +732,19 @@ __global__ void __launch_bounds__(SEVERAL_THREADS, 1) several_kernel(const __gri
         several_describe(a.program, &s.phase[0]);
     __syncthreads();
     if (warp < SEVERAL_WARPS) {
-        warpgroup_registers_up<RESIDENT_WORK_REGISTERS>();
-        several_work<NT, D>(a, s, stages);
+        warpgroup_registers_up<SEVERAL_WORK_REGISTERS>();
+        several_work<NT, D>(a, s, stages, acts);
         return;
     }
-    warpgroup_registers_down<RESIDENT_OTHER_REGISTERS>(); /* the others get the rest */
+    warpgroup_registers_down<SEVERAL_OTHER_REGISTERS>(); /* the others get the rest */
     if (threadIdx.x == EVEN_THREADS)
         several_weights<NT, D>(a, stages, s.b);
     else if (threadIdx.x == EVEN_THREADS + 32)
-        several_rows<NT, D>(a, stages, s.b);
+        several_rows<NT, D>(a, acts, s.b);
     else if (warp == SEVERAL_WARPS + 2)
         several_tell(a, s);
-    else if (threadIdx.x == EVEN_THREADS + 96)
-        several_come(a, s.b);
+    else if (warp == SEVERAL_WARPS + 3)
+        several_come<NT>(a, s.b);
 #endif
 }
 

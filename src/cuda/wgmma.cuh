@@ -22,6 +22,12 @@ __device__ __forceinline__ uint64_t wgmma_at(const void *shared, uint32_t rows, 
     return wgmma_at((uint32_t)__cvta_generic_to_shared(shared), rows, columns);
 }
 
+/* So many 16 bytes further in the same column; addresses take the lower word alone. */
+__device__ __forceinline__ uint64_t wgmma_further(uint64_t at, uint32_t units)
+{
+    return (at & ~(uint64_t)UINT32_MAX) | (uint32_t)((uint32_t)at + units);
+}
+
 /* This thread's writes to shared memory are seen by the matrix unit. */
 __device__ __forceinline__ void shared_ready()
 {
