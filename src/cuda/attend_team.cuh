@@ -7,7 +7,7 @@
 
 #define TEAM_WARPS   4
 #define TEAM_THREADS (TEAM_WARPS * 32)
-#define TEAM_SIDES   3 /* of a ring: groups of keys or of values; an odd number */
+#define TEAM_SIDES   3 /* of a ring: groups of keys or of values */
 #define TEAMS_MOST   2 /* of a block */
 
 /* Positions of a group. */
@@ -59,7 +59,8 @@ template <class C, int D, int Q, int SIDES = TEAM_SIDES> struct Team {
     static constexpr int GROUP = team_group(C::BYTES, D), N = GROUP / 16, TILES = D / 16, CHUNKS = (D + 31) / 32;
     using Rows = CacheRows<C, D, GROUP>;
     using Ask = struct team_ask<N>;
-    static constexpr int WIDTH = D + 4; /* floats of a column that is shown: no two lanes meet in a bank */
+    static_assert(SIDES % 2 == 1, "keys and values come by turns");
+    static constexpr int WIDTH = D + 4; /* floats of a column that is shown: columns begin in banks of their own */
     static constexpr int SHOWN = 8 * Q * (WIDTH + 2) * 4, ASKED = SIDES * Rows::ROOM; /* bytes of a warp */
     static constexpr int RING = ((SHOWN > ASKED ? SHOWN : ASKED) + 127) / 128 * 128;
 
@@ -352,7 +353,7 @@ template <class C, int D, int Q, int SIDES = TEAM_SIDES> struct Team {
             __syncwarp();
             scores(here, q, s);
             __syncwarp();
-            ask_values(j, w, here, ask); /* of the next group: the number of sides is odd */
+            ask_values(j, w, here, ask); /* of a later group: the number of sides is odd */
             if (j.cap > 0.0f)
                 scale_scores<4 * N * Q>(j, &s[0][0][0]);
             if (!all_see(j, w.s, p))

@@ -11,7 +11,7 @@ static_assert(2 * (ALONE_BYTES + BLOCK_BYTES) > SM_BYTES, "two that add do not f
 static_assert(ALONE_BYTES + EVEN_BYTES + 2 * BLOCK_BYTES + sizeof(struct even_rows) <= SM_BYTES, "one and another do");
 static_assert(ALONE_BYTES >= EVEN_BYTES, "a ring has room");
 
-#define NEAR        16 /* a multiprocessor in so many may have nothing to do where tiles are shared better without it */
+#define IDLE_MOST   16 /* a multiprocessor in so many may have nothing to do where tiles are shared better without it */
 #define UNITS_LEAST 4  /* of a block: more blocks would wait longer for each other's sums than they gain */
 
 bool even_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in)
@@ -101,25 +101,28 @@ static uint32_t inner_blocks(uint32_t n_tiles, uint32_t n_blocks)
     return least;
 }
 
-/* As many blocks as there are multiprocessors, or a few less where more of them share a tile evenly. */
+/* As many blocks as there are multiprocessors, or a few less where every tile has more of them to itself then, two at
+ * least. */
 static void cut_even(const struct dev *d, uint32_t n_tiles, struct even_job *f)
 {
-    const uint32_t most = (f->n_units + UNITS_LEAST - 1) / UNITS_LEAST;
-    uint32_t best = 0;
-    f->n_blocks = most < d->n_sms ? most : d->n_sms;
-    for (uint32_t n = f->n_blocks; n >= n_tiles && n * NEAR >= f->n_blocks * (NEAR - 1); n--) {
+    const uint32_t units = (f->n_units + UNITS_LEAST - 1) / UNITS_LEAST, most = MIN(units, d->n_sms);
+    uint32_t best = 1;
+    f->n_blocks = most;
+    for (uint32_t n = most; n >= 2 * n_tiles && n * IDLE_MOST >= most * (IDLE_MOST - 1); n--) {
         const uint32_t inner = inner_blocks(n_tiles, n);
         if (inner > best) {
             best = inner;
             f->n_blocks = n;
         }
+        if (best == most / n_tiles) /* there are no more */
+            break;
     }
     f->is_shared = best > 1;
 }
 
 bool even_describe(struct dev *d, const struct skinny_job *j, struct even_job *f)
 {
-    /* for any rows, since graphs keep it; four times: resident_several.cuh */
+    /* for any rows, since graphs keep it; resident_several.cuh has two areas of two places for a block */
     const size_t bytes = 4 * (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float);
     const uint32_t rows = j->end == SKINNY_GLU ? 2 * j->n_out : j->n_out;
     *f = {};

@@ -2,9 +2,10 @@
  * weights are the tall operand, so that 8 * NT activation rows cost what they are.
  *
  * A tile is 128 weight rows, a unit of work is a tile's next EVEN_K inputs. All units of the product, tile by tile, are
- * shared out in stretches of the same length, one to a block and one block to a multiprocessor: so every multiprocessor
- * reads as many bytes as the others, whatever the shape of the matrix. One thread asks for units, and for the
- * activations beside them, through a ring (tma.cuh); two warpgroups have 64 weight rows each.
+ * shared out in stretches of the same length, one to a block and one block to a multiprocessor, but for a few that have
+ * none (even.cu): so multiprocessors read as many bytes as each other, whatever the shape of the matrix. One thread
+ * asks for units, and for the activations beside them, through a ring (tma.cuh); two warpgroups have 64 weight rows
+ * each.
  *
  * Where a tile's inputs are shared by several blocks the one that has its first, which it reaches at its own end, gets
  * the sums of the others, and adds them. They lie down without a fence or a counter: a place is zero until a sum, which
@@ -111,7 +112,7 @@ __device__ __forceinline__ void even_ready(const CUtensorMap *map)
 }
 
 struct even_ring {
-    unsigned char *stages, *acts; /* weights; activations, of which there may be less */
+    unsigned char *stages, *acts; /* weights; activations, of which there may be fewer */
     uint64_t *full, *free;
     uint64_t *rows; /* full is of the weights alone, and this of the activations; NULL = full is of both */
 };
@@ -221,6 +222,7 @@ __device__ __forceinline__ void even_sum(
         at.step(STAGES, ACTS);
     }
     wgmma_wait();
+    wgmma_hold(c);
     if (n > 0)
         leave(last);
 }

@@ -9,10 +9,11 @@
  *   one warp brings the description of the next phase, and makes of squares what a norm divides by,
  *   one warp tells the others when the block is through with a phase, and clears the sums that it added.
  *
- * Joins. Where a tile of a product has two blocks or more to itself (even.cu cuts so that most have), each of these
+ * Joins. Where every tile of a product has two blocks or more to itself (even.cu cuts so, if it can), each of these
  * ends some of its rows, eight at a time: it puts down its other sums, and gets the others' of these. So a join is a
- * fourth of the bytes for each of four blocks, behind which the chip waits, and ends are short. A block with parts of
- * two tiles puts down both. Otherwise as in even.cuh. The order of float operations is the same.
+ * fourth of the bytes for each of four blocks, and ends are short. A block with parts of two tiles puts down both, the
+ * second behind the first of all blocks. Otherwise as in even.cuh. The order of float operations is the same. Two
+ * products behind each other put down in areas of their own.
  *
  * Norms. Where a product adds to the residual stream it also writes x times the gain of the norm that follows, rounded,
  * and the sum of the squares of its tile. Who reads it multiplies that, and divides its sums at the end by the root of
@@ -682,8 +683,7 @@ __device__ __forceinline__ void several_call(const float4 *part)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(part + threadIdx.x % 32 * 8) : "memory");
 }
 
-/* They are cleared behind the phase, when nobody waits for it: two products behind each other have places of their
- * own. */
+/* They are cleared behind the phase, when nobody waits for it. */
 __device__ __forceinline__ void several_clear(float4 *part)
 {
     for (uint32_t i = threadIdx.x % 32; i < EVEN_THREADS; i += 32)
@@ -697,6 +697,7 @@ template <int NT> __device__ __forceinline__ void several_come(const struct seve
     for (uint32_t i = 0; i < a.n; i++) {
         several_others<NT>(a.program[i], several_call);
         barrier_wait(&b.done, i & 1);
+        __syncwarp(); /* nobody looks at it a round later */
         if (i + 1 < a.n && tells)
             chip_add(a.barrier);
         several_others<NT>(a.program[i], several_clear);
