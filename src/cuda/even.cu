@@ -11,7 +11,7 @@ static_assert(2 * (ALONE_BYTES + BLOCK_BYTES) > SM_BYTES, "two that add do not f
 static_assert(ALONE_BYTES + EVEN_BYTES + 2 * BLOCK_BYTES + sizeof(struct even_rows) <= SM_BYTES, "one and another do");
 static_assert(ALONE_BYTES >= EVEN_BYTES, "a ring has room");
 
-#define IDLE_MOST   16 /* a multiprocessor in so many may have nothing to do where tiles are shared better without it */
+#define ONE_IDLE_OF 16 /* multiprocessors may have nothing to do, where tiles are shared better without it */
 #define UNITS_LEAST 4  /* of a block: more blocks would wait longer for each other's sums than they gain */
 
 bool even_has(const struct dev *d, enum format format, uint32_t n_out, uint32_t n_in)
@@ -108,7 +108,7 @@ static void cut_even(const struct dev *d, uint32_t n_tiles, struct even_job *f)
     const uint32_t units = (f->n_units + UNITS_LEAST - 1) / UNITS_LEAST, most = MIN(units, d->n_sms);
     uint32_t best = 1;
     f->n_blocks = most;
-    for (uint32_t n = most; n >= 2 * n_tiles && n * IDLE_MOST >= most * (IDLE_MOST - 1); n--) {
+    for (uint32_t n = most; n >= 2 * n_tiles && n * ONE_IDLE_OF >= most * (ONE_IDLE_OF - 1); n--) {
         const uint32_t inner = inner_blocks(n_tiles, n);
         if (inner > best) {
             best = inner;

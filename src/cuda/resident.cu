@@ -1,8 +1,8 @@
 /* Collecting the phases of a resident step; see resident.h. Host code.
  *
  * A norm is written down as pending and becomes part of every product that reads it; with more than two rows the first
- * of a step is launched before the kernel. Should the collection be closed
- * while one is pending, it is launched behind the kernel, for whoever reads it then. */
+ * of a step is launched before the kernel. Should the collection be closed while one is pending, it is launched behind
+ * the kernel, for whoever reads it then. */
 extern "C" {
 #include "base/mem.h"
 }

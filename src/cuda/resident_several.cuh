@@ -101,12 +101,12 @@ struct several_barriers {
 };
 
 /* Attention's first item of each team, which is the same in every layer, and each warp's part of the block table. */
-#define SEVERAL_ENTRIES 24
+#define SEVERAL_ENTRIES 24 /* of a warp, at most */
 struct several_items {
     struct plan_item item[SEVERAL_TEAMS];
-    const uint32_t *table; /* that this is from; */
+    const uint32_t *table; /* that the parts are of */
     struct several_entries {
-        uint32_t lo, hi; /* for these positions */
+        uint32_t lo, hi; /* positions; 0, 0 = they are not here */
         uint32_t entry[SEVERAL_ENTRIES];
     } of[SEVERAL_WARPS];
     uint32_t n;     /* items times kv heads */
@@ -677,7 +677,7 @@ __device__ __forceinline__ void several_others(const struct several_phase &p, Vi
 
 /* Before the phase they come into the second-level cache, where they will be looked at until they are sums. By a warp,
  * as several_clear. */
-__device__ __forceinline__ void several_call(const float4 *part)
+__device__ __forceinline__ void several_fetch(const float4 *part)
 {
     static_assert(EVEN_THREADS * sizeof *part == 32 * 128, "a line for each lane");
     asm volatile("prefetch.global.L2 [%0];" ::"l"(part + threadIdx.x % 32 * 8) : "memory");
@@ -695,7 +695,7 @@ template <int NT> __device__ __forceinline__ void several_come(const struct seve
 {
     const bool tells = threadIdx.x % 32 == 0;
     for (uint32_t i = 0; i < a.n; i++) {
-        several_others<NT>(a.program[i], several_call);
+        several_others<NT>(a.program[i], several_fetch);
         barrier_wait(&b.done, i & 1);
         __syncwarp(); /* nobody looks at it a round later */
         if (i + 1 < a.n && tells)
