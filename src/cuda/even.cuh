@@ -114,7 +114,7 @@ __device__ __forceinline__ void even_ready(const CUtensorMap *map)
 struct even_ring {
     unsigned char *stages, *acts; /* weights; activations, of which there may be fewer */
     uint64_t *full, *free;
-    uint64_t *rows; /* full is of the weights alone, and this of the activations; NULL = full is of both */
+    uint64_t *rows; /* of the activations, where full is of the weights alone */
 };
 
 /* A unit's place, in tiles of so many. */
@@ -191,25 +191,34 @@ struct even_at {
     }
 };
 
-/* The sums of n units of one tile. A stage is left when the products of the next are on their way. */
-template <typename T, int NT, uint32_t STAGES, uint32_t ACTS>
+/* The sums of n units of one tile. A stage is left when the products of the next are on their way. APART: activations
+ * have barriers of their own. Where a unit lies is taken from one lane: so the compiler sees that it is the same in
+ * all, and keeps it where the matrix unit reads it, instead of moving it there before every product. */
+template <typename T, int NT, uint32_t STAGES, uint32_t ACTS, bool APART>
 __device__ __forceinline__ void even_sum(
     const struct even_ring &ring, uint32_t group, uint32_t n, struct even_at &at, float (&c)[NT][4])
 {
     using S = EvenShape<NT>;
-    uint32_t stages = shared_at(ring.stages), acts = shared_at(ring.acts), last = 0;
-    asm volatile("" : "+r"(stages), "+r"(acts)); /* else it is made again for every unit */
+    const uint32_t lower = group * (EVEN_WEIGHTS / EVEN_GROUPS);
+    uint32_t stages = shared_at(ring.stages) + lower, acts = shared_at(ring.acts), full = shared_at(ring.full);
+    uint32_t rows = APART ? shared_at(ring.rows) : 0, free = shared_at(ring.free), last = 0;
+    uint32_t leads = threadIdx.x % 128 == 0;
+    asm volatile(
+        ""
+        : "+r"(stages), "+r"(acts), "+r"(full), "+r"(rows), "+r"(free), "+r"(leads)); /* else made for every unit */
     const auto leave = [&](uint32_t stage) {
-        if (threadIdx.x % 128 == 0)
-            barrier_arrive(&ring.free[stage]);
+        if (leads)
+            barrier_arrive(free + stage * (uint32_t)sizeof *ring.free);
     };
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t stage = stages + at.stage * EVEN_WEIGHTS;
-        barrier_wait(&ring.full[at.stage], at.parity());
-        if (ring.rows != NULL)
-            barrier_wait(&ring.rows[at.stage], at.parity());
-        const uint64_t a = wgmma_at(stage + group * (EVEN_WEIGHTS / EVEN_GROUPS), TMA_ATOM, 0);
-        const uint64_t b = wgmma_at(acts + at.act * S::ACTS, TMA_ATOM, 0);
+        const uint32_t unit = __shfl_sync(ALL_LANES, stages + at.stage * EVEN_WEIGHTS, 0);
+        const uint32_t row = __shfl_sync(ALL_LANES, acts + at.act * S::ACTS, 0);
+        const uint32_t barrier = at.stage * (uint32_t)sizeof *ring.full;
+        if (APART)
+            barrier_wait(full + barrier, rows + barrier, at.parity());
+        else
+            barrier_wait(full + barrier, at.parity());
+        const uint64_t a = wgmma_at(unit, TMA_ATOM, 0), b = wgmma_at(row, TMA_ATOM, 0);
         wgmma_begin();
 #pragma unroll
         for (uint32_t k = 0; k < EVEN_K / 16; k++) /* 32 bytes further */
@@ -630,7 +639,7 @@ __global__ void __launch_bounds__(EVEN_THREADS + 32, 2) even_kernel(const __grid
     for (uint32_t unit = first; unit < end;) {
         const uint32_t tile = unit / f.per_tile, n = min(end, (tile + 1) * f.per_tile) - unit;
         float c[NT][4];
-        even_sum<T, NT, S::STAGES, S::STAGES>(ring, group, n, at, c);
+        even_sum<T, NT, S::STAGES, S::STAGES, false>(ring, group, n, at, c);
         if (unit == tile * f.per_tile) { /* what is read beside the others' sums comes while they are waited for */
             struct even_ending<NT> e;
             even_load_beside<NT>(f.j, rows, even_places<NT, END>(f, tile, 0, e), END == SKINNY_QKV, e);

@@ -113,6 +113,14 @@ template <int THREADS> __device__ __forceinline__ void meet()
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
+/* Warps of the block, THREADS threads in all, are here, each kind at a place of its own: bar.sync, which is
+ * barrier.sync.aligned, would say that all are at the same instruction. */
+template <int ID, int THREADS> __device__ __forceinline__ void meet_apart()
+{
+    __syncwarp();
+    asm volatile("barrier.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
 /* Of the block's teams of THREADS neighbours, all threads of this one's are here. Named barriers 2 and on. */
 template <int THREADS> __device__ __forceinline__ void meet_team()
 {

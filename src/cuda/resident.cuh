@@ -469,13 +469,6 @@ __device__ __forceinline__ void hold_ahead(
  * those who end alone. */
 enum { MEET_SUMS = 2, MEET_OPEN, MEET_ENDS };
 
-/* The two kinds of warps come from places of their own: bar.sync, which is barrier.sync.aligned, would say that all are
- * at the same instruction. */
-template <int ID, int THREADS> __device__ __forceinline__ void meet_apart()
-{
-    asm volatile("barrier.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
-}
-
 template <class Set, int ID> __device__ __forceinline__ void meet_all()
 {
     meet_apart<ID, Set::WARPS * 32 + END_THREADS>();

@@ -43,7 +43,7 @@
 #define SEVERAL_ACTS    7                     /* places of activations: those of a stage come when a phase has opened */
 
 /* Stages of weights on their way at once: whatever else is read stands in line behind them. So fewer when a phase
- * begins, whose first stages are asked for while the one before joins its sums and ends. */
+ * begins, whose first stages are asked for while the one before joins its sums and ends; attention joins none. */
 #define SEVERAL_FLIGHT   4
 #define SEVERAL_AHEAD    2
 #define SEVERAL_TOGETHER 2 /* blocks whose sums are asked for at once */
@@ -94,7 +94,6 @@ struct several_barriers {
     uint64_t full[SEVERAL_SLOTS], free[SEVERAL_SLOTS]; /* full: of the stage's weights; */
     uint64_t rows[SEVERAL_SLOTS];                      /* and of its activations */
     uint64_t opened;                                   /* a phase may read what those before it wrote */
-    uint64_t told;                                     /* the next phase's description is there */
     uint64_t normed;                                   /* inverse[] is this phase's */
     uint64_t lent;                                     /* attention has left its stages */
     uint64_t done;                                     /* this block is through with a phase */
@@ -169,6 +168,7 @@ __device__ __forceinline__ void several_weights(
             continue;
         }
         const CUtensorMap *map = &a.program[i].f.w;
+        const uint32_t begins = is_lent ? SEVERAL_FLIGHT : SEVERAL_AHEAD;
         struct even_place place(p.first, p.per_tile);
         for (uint32_t unit = p.first; unit < p.end; unit++) {
             if (is_lent && at.stage >= S::KEPT) {
@@ -176,7 +176,7 @@ __device__ __forceinline__ void several_weights(
                 is_lent = false;
             }
             barrier_wait(&b.free[at.stage], at.parity());
-            const uint32_t flight = unit - p.first < S::SLOTS ? SEVERAL_AHEAD : SEVERAL_FLIGHT;
+            const uint32_t flight = unit - p.first < S::SLOTS ? begins : SEVERAL_FLIGHT;
             if (n_asked++ >= SEVERAL_FLIGHT) {
                 const uint32_t oldest = (uint32_t)(asked >> 8 * (flight - 1)) & 255;
                 if ((at.turned >> oldest / 2 & 1) == oldest % 2) /* else it has been asked for again */
@@ -212,6 +212,8 @@ __device__ __forceinline__ void several_rows(
         next.load(a, i + 1);
         if (i + 1 < a.n)
             even_ready(&a.program[i + 1].f.act);
+        const CUtensorMap *map = &a.program[i].f.act;
+        struct even_place place(p.first, p.per_tile); /* here, since it takes a division */
         chip_see(a.barrier, i);
         several_show();
         barrier_arrive(&b.opened);
@@ -219,8 +221,6 @@ __device__ __forceinline__ void several_rows(
             at.stage = 0;
             continue;
         }
-        const CUtensorMap *map = &a.program[i].f.act;
-        struct even_place place(p.first, p.per_tile);
         for (uint32_t unit = p.first; unit < p.end; unit++) {
             if (unit >= p.first + SEVERAL_ACTS) { /* the unit before it that had this place; earlier phases are over */
                 const uint32_t stage = (at.stage < SEVERAL_ACTS ? at.stage + S::SLOTS : at.stage) - SEVERAL_ACTS;
@@ -232,6 +232,13 @@ __device__ __forceinline__ void several_rows(
             place.step();
         }
     }
+}
+
+/* Those who work are through with a phase: nobody reads its description or inverse[] any more. And the next one's
+ * description is there. */
+__device__ __forceinline__ void several_meet()
+{
+    meet_apart<2 + SEVERAL_TEAMS, EVEN_THREADS + 32>(); /* named barriers below it are the block's and the teams' */
 }
 
 /* What the sums of a row are multiplied with. A lane a row. */
@@ -266,22 +273,14 @@ __device__ __forceinline__ void several_tell(const struct several_args &a, struc
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t i = 0; i < a.n; i++) {
         const struct several_phase &p = s.phase[i % 2];
-        const bool is_normed = p.kind == PHASE_PRODUCT && p.squares != NULL;
         barrier_wait(&s.b.opened, i & 1);
-        /* So the phase before is over, and nobody reads its description or inverse[]. The chip's barrier has said so;
-         * done says it within the block, at once. Not where nothing is written: it may be a round further then. */
-        if (is_normed || i + 1 < a.n)
-            barrier_wait(&s.b.done, (i - 1) & 1);
-        if (is_normed) {
+        if (p.kind == PHASE_PRODUCT && p.squares != NULL) {
             s.inverse[lane] = several_inverse(p, lane);
-            __syncwarp();
-            if (lane == 0)
-                barrier_arrive(&s.b.normed);
+            barrier_arrive(&s.b.normed);
         }
         if (i + 1 < a.n)
             several_describe(a.program + i + 1, &s.phase[(i + 1) % 2]);
-        if (lane == 0)
-            barrier_arrive(&s.b.told);
+        several_meet();
     }
 }
 
@@ -417,40 +416,78 @@ __device__ __forceinline__ struct several_share several_share_of(const struct ev
     return share;
 }
 
-/* All sums of an eight, block after block; this one's are `own`. */
-template <int NT>
-__device__ __forceinline__ void several_join(
-    const struct even_job &f, const struct several_share &share, uint32_t eight, float4 own, float (&sum)[1][4])
+/* All sums of N eights from `eight` on, block after block; this one's are `own`. */
+template <int NT, int N>
+__device__ __forceinline__ void several_join(const struct even_job &f, const struct several_share &share,
+    uint32_t eight, const float4 (&own)[2], float (&sum)[2][4])
 {
     constexpr uint32_t TOGETHER = 4;
     const uint32_t mine = blockIdx.x - share.first;
     for (uint32_t first = 0; first < share.n; first += TOGETHER) {
-        float4 v[TOGETHER];
+        float4 v[TOGETHER][N];
         bool all;
         do {
             all = true;
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i++)
-                v[i] = first + i < share.n && first + i != mine
-                           ? part_load(share.at<NT>(f, first + i, eight) + threadIdx.x)
-                           : own;
+#pragma unroll
+                for (uint32_t k = 0; k < N; k++)
+                    v[i][k] = first + i < share.n && first + i != mine
+                                  ? part_load(share.at<NT>(f, first + i, eight + k) + threadIdx.x)
+                                  : own[k];
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i++)
-                all = all && (first + i >= share.n || first + i == mine || has_come(v[i]));
+#pragma unroll
+                for (uint32_t k = 0; k < N; k++)
+                    all = all && (first + i >= share.n || first + i == mine || has_come(v[i][k]));
         } while (!all);
 #pragma unroll
         for (uint32_t i = 0; i < TOGETHER; i++)
-            if (first + i == 0) {
-                sum[0][0] = v[i].x;
-                sum[0][1] = v[i].y;
-                sum[0][2] = v[i].z;
-                sum[0][3] = v[i].w;
-            } else if (first + i < share.n) {
-                sum[0][0] += v[i].x;
-                sum[0][1] += v[i].y;
-                sum[0][2] += v[i].z;
-                sum[0][3] += v[i].w;
-            }
+#pragma unroll
+            for (uint32_t k = 0; k < N; k++)
+                if (first + i == 0) {
+                    sum[k][0] = v[i][k].x;
+                    sum[k][1] = v[i][k].y;
+                    sum[k][2] = v[i][k].z;
+                    sum[k][3] = v[i][k].w;
+                } else if (first + i < share.n) {
+                    sum[k][0] += v[i][k].x;
+                    sum[k][1] += v[i][k].y;
+                    sum[k][2] += v[i][k].z;
+                    sum[k][3] += v[i][k].w;
+                }
+    }
+}
+
+/* The eights of a tile that this block ends, two at most: what it has itself is in c. */
+template <int NT>
+__device__ __forceinline__ void several_end_eights(const struct several_phase &p, struct several_block &s,
+    uint32_t tile, const struct several_share &share, struct several_ending<1> &w, const float2 (&later)[2],
+    const float (&c)[NT][4])
+{
+    const bool are_two = NT > 2 && share.end - share.eight == 2;
+    float4 own[2];
+    float sum[2][4] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < NT; i++)
+#pragma unroll
+        for (uint32_t k = 0; k < 2; k++)
+            if (i == 0 || i == share.eight + k)
+                own[k] = make_float4(c[i][0], c[i][1], c[i][2], c[i][3]);
+    if (are_two)
+        several_join<NT, 2>(p.f, share, share.eight, own, sum);
+    else
+        several_join<NT, 1>(p.f, share, share.eight, own, sum);
+    for (uint32_t eight = share.eight; eight < share.end; eight++) {
+        float now[1][4] = {{sum[0][0], sum[0][1], sum[0][2], sum[0][3]}};
+        several_end<1>(p, s, tile, eight == share.eight, w, now);
+        w.e.first_row += 8;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            w.e.in[i] = later[i];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sum[0][i] = sum[1][i];
     }
 }
 
@@ -463,16 +500,21 @@ __device__ __forceinline__ void several_shared(
     const uint32_t first = even_first(f, blockIdx.x), end = even_first(f, blockIdx.x + 1), per_tile = f.per_tile;
     const uint32_t tile = first / per_tile;
     struct several_share share = {};
-    struct several_ending<1> w;
+    auto w = several_ending<1>();
+    float2 later[2] = {}; /* of its second eight: what is read beside the sums */
     if (first < end && end <= (tile + 1) * per_tile)
         share = several_share_of<NT>(f, tile);
-    if (share.eight < share.end)
-        w.load(p, s.rows, tile, 8 * share.eight);
+    for (uint32_t eight = share.end; eight-- > share.eight;) {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            later[i] = w.e.in[i];
+        w.load(p, s.rows, tile, 8 * eight);
+    }
     barrier_wait(&s.b.opened, p.is_odd);
     float c[NT][4];
     for (uint32_t unit = first, slot = blockIdx.x; unit < end; slot += gridDim.x) {
         const uint32_t n = min(end, (unit / per_tile + 1) * per_tile) - unit;
-        even_sum<__nv_bfloat16, NT, SeveralShape<NT, D>::SLOTS, SEVERAL_ACTS>(ring, threadIdx.x / 128, n, at, c);
+        even_sum<__nv_bfloat16, NT, SeveralShape<NT, D>::SLOTS, SEVERAL_ACTS, true>(ring, threadIdx.x / 128, n, at, c);
 #pragma unroll
         for (uint32_t i = 0; i < NT; i++)
             if (i < share.eight || i >= share.end)
@@ -480,18 +522,8 @@ __device__ __forceinline__ void several_shared(
                     make_float4(part_of(c[i][0]), part_of(c[i][1]), part_of(c[i][2]), part_of(c[i][3])));
         unit += n;
     }
-    for (uint32_t eight = share.eight; eight < share.end; eight++) {
-        float4 own = make_float4(c[0][0], c[0][1], c[0][2], c[0][3]);
-        float sum[1][4];
-#pragma unroll
-        for (uint32_t i = 1; i < NT; i++)
-            if (i == eight)
-                own = make_float4(c[i][0], c[i][1], c[i][2], c[i][3]);
-        if (eight > share.eight)
-            w.load(p, s.rows, tile, 8 * eight);
-        several_join<NT>(f, share, eight, own, sum);
-        several_end<1>(p, s, tile, eight == share.eight, w, sum);
-    }
+    if (share.eight < share.end)
+        several_end_eights<NT>(p, s, tile, share, w, later, c);
     if (p.squares != NULL) /* whether a tile ended here or not */
         barrier_wait(&s.b.normed, p.norm & 1);
 }
@@ -515,7 +547,7 @@ __device__ __forceinline__ void several_product(
         }
         if (unit == first)
             barrier_wait(&s.b.opened, p.is_odd);
-        even_sum<__nv_bfloat16, NT, SeveralShape<NT, D>::SLOTS, SEVERAL_ACTS>(ring, threadIdx.x / 128, n, at, c);
+        even_sum<__nv_bfloat16, NT, SeveralShape<NT, D>::SLOTS, SEVERAL_ACTS, true>(ring, threadIdx.x / 128, n, at, c);
         if (is_end) {
             even_gather<NT, SEVERAL_TOGETHER, false>(f, tile, n, c);
             several_end<NT>(p, s, tile, tile * per_tile < first + per_tile, w, c);
@@ -639,13 +671,11 @@ __device__ __forceinline__ void several_work(
         else if (p.kind == PHASE_PRODUCT)
             several_product<NT, D>(p, s, ring, at);
         else {
-            barrier_wait(&s.b.done, !p.is_odd); /* nobody multiplies any more */
-            several_attend<NT, D>(p, s, stages + S::KEPT * EVEN_WEIGHTS);
+            several_attend<NT, D>(p, s, stages + S::KEPT * EVEN_WEIGHTS); /* nobody multiplies any more */
             at.stage = 0;
         }
         is_last = p.is_last;
-        if (!is_last) /* here, so that nobody falls two rounds behind */
-            barrier_wait(&s.b.told, p.is_odd);
+        several_meet();
         __syncwarp();
         if (threadIdx.x % 32 == 0)
             barrier_arrive(&s.b.done);
@@ -723,8 +753,7 @@ __global__ void __launch_bounds__(SEVERAL_THREADS, 1) several_kernel(const __gri
         barrier_init(&s.b.free[threadIdx.x], EVEN_GROUPS);
     } else if (threadIdx.x == 32) {
         barrier_init(&s.b.opened, 1);
-        barrier_init(&s.b.told, 1);
-        barrier_init(&s.b.normed, 1);
+        barrier_init(&s.b.normed, 32);
         barrier_init(&s.b.lent, SEVERAL_WARPS);
         barrier_init(&s.b.done, SEVERAL_WARPS);
     }

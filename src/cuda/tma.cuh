@@ -107,6 +107,21 @@ __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
     barrier_wait(shared_at(b), parity);
 }
 
+/* Both are: they are asked at once. */
+__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t beside, uint32_t parity)
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t done;
+    do
+        asm volatile("{ .reg .pred p, q; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %3; "
+                     "mbarrier.try_wait.parity.shared::cta.b64 q, [%2], %3; and.pred p, p, q; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(at), "r"(beside), "r"(parity)
+                     : "memory");
+    while (done == 0);
+#endif
+}
+
 /* Barriers that were just made are seen by the copy engine too. */
 __device__ __forceinline__ void barrier_publish()
 {
