@@ -149,11 +149,17 @@ static enum err bench_open(struct cuda_bench *b, const char *shape, const char *
     return fill_cache(b);
 }
 
-/* One step: n rows of each sequence, the last at position `at`, give or take half of stagger. all: every row wants
- * logits, as when guesses are verified, and a row's token depends on its position alone. */
+enum tokens {
+    TOKENS_MIXED,
+    TOKENS_BY_POSITION, /* a row's depends on its position alone, and every row wants logits, as guesses do */
+    TOKENS_CHOSEN,      /* what the step before chose, which nobody has read yet */
+};
+
+/* One step: n rows of each sequence, the last at position `at`, give or take half of stagger. */
 static enum err step_of(
-    struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool all, bool wait)
+    struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, enum tokens tokens, bool wait)
 {
+    const bool all = tokens == TOKENS_BY_POSITION;
     uint32_t *token = b->rows, *pos = token + b->o.rows_max, *seq = pos + b->o.rows_max;
     uint32_t *slot = seq + b->o.rows_max, *out_row = slot + b->o.rows_max, row = 0, n_out = 0;
     const uint32_t each = b->o.n_blocks / n_seqs;
@@ -166,7 +172,9 @@ static enum err step_of(
             pos[row] = last + 1 - n + i;
             seq[row] = s;
             slot[row] = b->table[s * each + pos[row] / BLOCK_TOKENS] * BLOCK_TOKENS + pos[row] % BLOCK_TOKENS;
-            token[row] = (all ? pos[row] : row * 31 + at) * 2654435761u % decoder_vocab(b->decoder);
+            token[row] = tokens == TOKENS_CHOSEN
+                             ? (uint32_t)(-1 - (int32_t)s)
+                             : (all ? pos[row] : row * 31 + at) * 2654435761u % decoder_vocab(b->decoder);
             if (all || i + 1 == n)
                 out_row[n_out++] = row;
         }
@@ -188,7 +196,8 @@ static enum err step_of(
 }
 
 /* One step of a server at full load, whose requests have n_in tokens and want n_out: n of them decode, at all places of
- * their answers, and as many rows of prompts are computed as make up for those that end. */
+ * their answers, and as many rows of prompts are computed as make up for those that end. It is launched while the one
+ * before runs, whose tokens are then read. */
 static enum err step_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint32_t n_out, uint32_t turn)
 {
     uint32_t *token = b->rows, *pos = token + b->o.rows_max, *seq = pos + b->o.rows_max;
@@ -224,12 +233,13 @@ static enum err step_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint
         .out_row = out_row,
         .want_best = true};
     TRY(decoder_step(b->decoder, &now, &b->e));
-    return decoder_read_best(b->decoder, b->best, &b->e);
+    decoder_send_best(b->decoder, turn & 1);
+    return turn == 0 ? OK : decoder_sent_best(b->decoder, (turn - 1) & 1, n, b->best, &b->e);
 }
 
 static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool wait)
 {
-    return step_of(b, n_seqs, n, at, stagger, false, wait);
+    return step_of(b, n_seqs, n, at, stagger, TOKENS_MIXED, wait);
 }
 
 /* NULL on failure, with the sentence in text. tokens: of the KV cache, in all. */
@@ -314,7 +324,7 @@ EXPORT int quern_bench_logits(struct cuda_bench *b, uint32_t n_seqs, uint32_t at
 /* The logits of n rows of one sequence, the last at position `at`, [n][vocab]: guesses as they are verified. */
 EXPORT int quern_bench_rows(struct cuda_bench *b, uint32_t n, uint32_t at, float *out)
 {
-    enum err err = step_of(b, 1, n, at, 0, true, false);
+    enum err err = step_of(b, 1, n, at, 0, TOKENS_BY_POSITION, false);
     for (uint32_t i = 0; err == OK && i < n; i++)
         err = decoder_read_logits(b->decoder, i, out + (size_t)i * decoder_vocab(b->decoder), &b->e);
     if (err != OK)
@@ -327,55 +337,76 @@ EXPORT uint64_t quern_bench_weight_bytes(const struct cuda_bench *b)
     return decoder_weight_bytes(b->decoder);
 }
 
-/* Seconds of one step when the host only waits after the last: what the card needs for it. */
-EXPORT double quern_bench_stream(
-    struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, uint32_t steps)
+static double median(double *times, uint32_t n)
 {
-    uint64_t start = 0;
-    for (uint32_t i = 0; i < 3 + steps; i++) {
-        if (i == 3)
-            start = clock_now(&b->clock);
-        if (step(b, n_seqs, n, n == 1 ? at + i : at, stagger, i == 2 || i + 1 == 3 + steps) != OK)
-            return -1.0;
-    }
-    return (double)(clock_now(&b->clock) - start) / 1e9 / steps;
+    for (uint32_t i = 1; i < n; i++)
+        for (uint32_t k = i; k > 0 && times[k] < times[k - 1]; k--) {
+            const double t = times[k];
+            times[k] = times[k - 1];
+            times[k - 1] = t;
+        }
+    return times[n / 2];
 }
 
-/* Seconds of one step, the median of `steps`; positions advance as in real decoding. all: as in step_of. Negative on
- * failure. */
-static double time_steps(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool all,
-    uint32_t steps, uint32_t warm)
+/* What a figure is the median of, at most. */
+#define STEPS_MAX 512
+
+/* Seconds from one step of n_seqs rows to the next as the engine makes them, the median of `steps`: each is launched
+ * while the one before runs, takes the tokens that it chooses, and then those are read. Negative on failure. */
+EXPORT double quern_bench_ahead(
+    struct cuda_bench *b, uint32_t n_seqs, uint32_t at, uint32_t stagger, uint32_t steps, uint32_t warm)
 {
-    double times[512];
+    double times[STEPS_MAX];
+    uint64_t last = 0;
+    enum err err = OK;
+    steps = MIN(steps, (uint32_t)COUNT_OF(times));
+    for (uint32_t i = 0; err == OK && i <= warm + steps; i++) {
+        err = step_of(b, n_seqs, 1, at + i, stagger, i == 0 ? TOKENS_MIXED : TOKENS_CHOSEN, false);
+        if (err == OK)
+            decoder_send_best(b->decoder, i & 1);
+        if (err == OK && i > 0)
+            err = decoder_sent_best(b->decoder, (i - 1) & 1, n_seqs, b->best, &b->e);
+        const uint64_t now = clock_now(&b->clock);
+        if (i > warm)
+            times[i - warm - 1] = (double)(now - last) / 1e9;
+        last = now;
+    }
+    const enum err left = decoder_wait(b->decoder, &b->e);
+    if (err != OK || left != OK) {
+        fprintf(stderr, "%s\n", b->e.text);
+        return -1.0;
+    }
+    return median(times, steps);
+}
+
+/* Seconds of one step, the median of `steps`; positions advance as in real decoding. Negative on failure. */
+static double time_steps(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger,
+    enum tokens tokens, uint32_t steps, uint32_t warm)
+{
+    double times[STEPS_MAX];
     steps = MIN(steps, (uint32_t)COUNT_OF(times));
     for (uint32_t i = 0; i < warm + steps; i++) {
         const uint64_t start = clock_now(&b->clock);
-        if (step_of(b, n_seqs, n, n == 1 || all ? at + i : at, stagger, all, true) != OK) {
+        if (step_of(b, n_seqs, n, n == 1 || tokens == TOKENS_BY_POSITION ? at + i : at, stagger, tokens, true) != OK) {
             fprintf(stderr, "%s\n", b->e.text);
             return -1.0;
         }
         if (i >= warm)
             times[i - warm] = (double)(clock_now(&b->clock) - start) / 1e9;
     }
-    for (uint32_t i = 1; i < steps; i++)
-        for (uint32_t k = i; k > 0 && times[k] < times[k - 1]; k--) {
-            const double t = times[k];
-            times[k] = times[k - 1];
-            times[k - 1] = t;
-        }
-    return times[steps / 2];
+    return median(times, steps);
 }
 
 EXPORT double quern_bench_step(
     struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, uint32_t steps, uint32_t warm)
 {
-    return time_steps(b, n_seqs, n, at, stagger, false, steps, warm);
+    return time_steps(b, n_seqs, n, at, stagger, TOKENS_MIXED, steps, warm);
 }
 
 /* The same of n rows of each of n_seqs sequences that all want logits. */
 EXPORT double quern_bench_verify(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t steps)
 {
-    return time_steps(b, n_seqs, n, at, 0, true, steps, 5);
+    return time_steps(b, n_seqs, n, at, 0, TOKENS_BY_POSITION, steps, 5);
 }
 
 /* Output tokens a second of a server at full load, see step_mixed. Negative on failure. */
@@ -390,7 +421,8 @@ EXPORT double quern_bench_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in,
             return -1.0;
         }
     }
-    return (double)n * steps / ((double)(clock_now(&b->clock) - start) / 1e9);
+    const double seconds = (double)(clock_now(&b->clock) - start) / 1e9;
+    return decoder_wait(b->decoder, &b->e) == OK ? (double)n * steps / seconds : -1.0;
 }
 
 /* Seconds from nothing to the first token of a model in a folder: opened, bound, a prompt of 16 tokens computed. */
