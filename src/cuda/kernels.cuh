@@ -114,10 +114,12 @@ template <int THREADS> __device__ __forceinline__ void meet()
 }
 
 /* Warps of the block, THREADS threads in all, are here, each kind at a place of its own: bar.sync, which is
- * barrier.sync.aligned, would say that all are at the same instruction. */
+ * barrier.sync.aligned, would say that all are at the same instruction. A warp meets itself before: it is one then, and
+ * does not go the way that the compiler has for parted warps, on which racecheck does not follow. */
 template <int ID, int THREADS> __device__ __forceinline__ void meet_apart()
 {
     __syncwarp();
+    asm volatile("bar.sync 15, 32;" ::: "memory");
     asm volatile("barrier.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 

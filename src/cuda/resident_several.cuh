@@ -290,7 +290,7 @@ __device__ __forceinline__ void several_tell(const struct several_args &a, struc
 /* The end of SKINNY_ADD where a norm follows. */
 template <int NT>
 __device__ __forceinline__ void several_add(const struct several_phase &p, struct several_block &s, uint32_t tile,
-    bool is_first, const struct even_ending<NT> &e, float2 gain, const float (&c)[NT][4])
+    const struct even_ending<NT> &e, float2 gain, const float (&c)[NT][4])
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_rows = p.f.j.n_rows, width = p.f.j.ldc;
     float *const stream = p.f.j.out, *const squares = p.squares_out;
@@ -324,8 +324,7 @@ __device__ __forceinline__ void several_add(const struct several_phase &p, struc
 #pragma unroll
         for (int i = 0; i < 2 * NT; i++)
             sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], step);
-    if (!is_first)
-        meet<EVEN_THREADS>(); /* those of the block's last tile have been read; an earlier phase's, when this opened */
+    meet<EVEN_THREADS>(); /* those of the block's last tile have been read */
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++)
         if (lane < 4)
@@ -361,10 +360,10 @@ template <int NT> struct several_ending {
     }
 };
 
-/* The end of a tile whose sums are all there; is_first: it is the first that this block ends. */
+/* The end of a tile whose sums are all there. */
 template <int NT>
 __device__ __forceinline__ void several_end(const struct several_phase &p, struct several_block &s, uint32_t tile,
-    bool is_first, const struct several_ending<NT> &w, float (&c)[NT][4])
+    const struct several_ending<NT> &w, float (&c)[NT][4])
 {
     const struct skinny_job j = p.f.j; /* in registers: what is written below might be it, for all the compiler knows */
     if (p.squares != NULL) {
@@ -381,7 +380,7 @@ __device__ __forceinline__ void several_end(const struct several_phase &p, struc
     else if (j.end == SKINNY_GLU)
         even_end<NT, SKINNY_GLU>(j, s.rows, w.e, c);
     else if (p.gain != NULL)
-        several_add<NT>(p, s, tile, is_first, w.e, w.gain, c);
+        several_add<NT>(p, s, tile, w.e, w.gain, c);
     else
         even_end<NT, SKINNY_ADD>(j, s.rows, w.e, c);
 }
@@ -480,7 +479,7 @@ __device__ __forceinline__ void several_end_eights(const struct several_phase &p
         several_join<NT, 1>(p.f, share, share.eight, own, sum);
     for (uint32_t eight = share.eight; eight < share.end; eight++) {
         float now[1][4] = {{sum[0][0], sum[0][1], sum[0][2], sum[0][3]}};
-        several_end<1>(p, s, tile, eight == share.eight, w, now);
+        several_end<1>(p, s, tile, w, now);
         w.e.first_row += 8;
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -550,7 +549,7 @@ __device__ __forceinline__ void several_product(
         even_sum<__nv_bfloat16, NT, SeveralShape<NT, D>::SLOTS, SEVERAL_ACTS, true>(ring, threadIdx.x / 128, n, at, c);
         if (is_end) {
             even_gather<NT, SEVERAL_TOGETHER, false>(f, tile, n, c);
-            several_end<NT>(p, s, tile, tile * per_tile < first + per_tile, w, c);
+            several_end<NT>(p, s, tile, w, c);
         } else
             even_put_down<NT>(f, c);
         unit += n;
