@@ -1,7 +1,8 @@
 """Parity and speed on a CUDA card, against the card's own limits measured in the same run, in less than ten minutes.
 Weights are random, in real shapes, and the KV cache is filled with random numbers; each row is the median of many
-steps, from a warm state, from the batch's arrays in host memory to the chosen ids back there: decoding as the engine
-does, one step ahead of what is read.
+steps, from a warm state. Decoding is timed as the engine does it: from one step's chosen ids in host memory to the next
+one's, each launched while the one before runs; in brackets a step that is waited for, from the batch's arrays in host
+memory to the ids back there. Prompts are the latter.
 
 usage: bench/cuda [--only check,steps,fixed,verify,engine,load,start] [--rows WORD;...] [--quick] [--products]
        bench/cuda --row IN/OUT --full [--requests N]
@@ -157,6 +158,8 @@ def run_tests(lib, card, tests, steps, det):
                 seconds = lib.quern_bench_ahead(handle, seqs, at, stagger, n, 5)
             if min(seconds, waited) <= 0:
                 table.append((name, None))
+                print_row(table[-1])
+                note(name, f"{bar} tok/s" if bar else "-", "FAILED", False)
                 break
             rate = seqs * rows / seconds
             least = floor_of(test, weight_bytes, card)
@@ -184,7 +187,7 @@ def print_row(row):
     name, rate, seconds, share, bar, kv_share, waited = row
     mark = "" if bar is None else "ok" if rate >= bar else "MISS"
     more = f"  KV read at {100 * kv_share:.0f}% of the limit" if kv_share else ""
-    print(f"{name:26} {rate:9.0f} tok/s {1e3 * seconds:8.3f} ms ({1e3 * waited:.3f} alone) "
+    print(f"{name:26} {rate:9.0f} tok/s {1e3 * seconds:8.3f} ms ({1e3 * waited:.3f} waited for) "
           f"{100 * share:4.0f}% of the limit  {'bar ' + str(bar) if bar else '':10} {mark}{more}", flush=True)
 
 
@@ -262,7 +265,7 @@ def run_engine(lib, _card):
     for n, seconds in steps.items():
         got = speculative(device="cuda", shape="llama-3.1-8b", weights="bf16", text="random", streams=n, tokens=96,
                           rounds=1, off=1)
-        if got:
+        if got and seconds > 0:
             gap = 1 - got["off"] * seconds / n
             note(f"{n} streams: the engine's share of a step", "3%", f"{100 * gap:.1f}%, {got['off']:.0f} tok/s",
                  gap < 0.03)

@@ -591,9 +591,10 @@ def check_resident(seed):
 
         worst, twin = 0.0, float("inf")
         # from three on another kernel; (7, 2100) replays what (7, 700) recorded, with contexts in parts
-        few, more = ((1, 0), (1, 700), (2, 2100)), ((3, 2500), (7, 700), (7, 2100), (13, 40), (16, 513), (32, 310))
+        few = ((1, 0), (1, 700), (2, 2100))
+        more = ((3, 2500), (7, 700), (7, 2100), (13, 40), (16, 513), (20, 310), (32, 310))
         seen = set()
-        for n_seqs, at in of(few + more, ((1, 300), (2, 40), (3, 40), (12, 70), (32, 20))):
+        for n_seqs, at in of(few + more, ((1, 300), (2, 40), (3, 40), (12, 70), (20, 20), (32, 20))):
             before = lib.quern_bench_several_launches()
             got, launches = logits(n_seqs, at, 1), lib.quern_bench_several_launches() - before
             if n_seqs > 2 and n_seqs not in seen and launches == 0 and not fp8 and kv == "BF16":

@@ -323,7 +323,8 @@ static enum err bench_open(struct bench *b, struct error *e)
         .context_max = eo.sched.context_max,
         .kv_dtype = o->weights == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16,
         .block_tokens = BLOCK,
-        .n_blocks = eo.kv.n_blocks};
+        .n_blocks = eo.kv.n_blocks,
+        .choices_dir = getenv("QUERN_CHOICES")}; /* bench/cuda.py has a folder for it */
     const struct weight_source src = dummy_source(b->dummy);
     if (o->is_fake)
         clock_init_virtual(&b->clock, 0);

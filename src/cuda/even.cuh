@@ -114,7 +114,7 @@ __device__ __forceinline__ void even_ready(const CUtensorMap *map)
 struct even_ring {
     unsigned char *stages, *acts; /* weights; activations, of which there may be fewer */
     uint64_t *full, *free;
-    uint64_t *rows; /* of the activations, where full is of the weights alone */
+    uint64_t *rows; /* of the activations, where full is of the weights alone, else NULL */
 };
 
 /* A unit's place, in tiles of so many. */
@@ -199,13 +199,12 @@ __device__ __forceinline__ void even_sum(
     const struct even_ring &ring, uint32_t group, uint32_t n, struct even_at &at, float (&c)[NT][4])
 {
     using S = EvenShape<NT>;
-    const uint32_t lower = group * (EVEN_WEIGHTS / EVEN_GROUPS);
-    uint32_t stages = shared_at(ring.stages) + lower, acts = shared_at(ring.acts), full = shared_at(ring.full);
+    const uint32_t half = group * (EVEN_WEIGHTS / EVEN_GROUPS);
+    uint32_t stages = shared_at(ring.stages) + half, acts = shared_at(ring.acts), full = shared_at(ring.full);
     uint32_t rows = APART ? shared_at(ring.rows) : 0, free = shared_at(ring.free), last = 0;
     uint32_t leads = threadIdx.x % 128 == 0;
-    asm volatile(
-        ""
-        : "+r"(stages), "+r"(acts), "+r"(full), "+r"(rows), "+r"(free), "+r"(leads)); /* else made for every unit */
+    /* else they are made for every unit */
+    asm volatile("" : "+r"(stages), "+r"(acts), "+r"(full), "+r"(rows), "+r"(free), "+r"(leads));
     const auto leave = [&](uint32_t stage) {
         if (leads)
             barrier_arrive(free + stage * (uint32_t)sizeof *ring.free);

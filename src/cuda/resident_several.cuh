@@ -154,7 +154,7 @@ __device__ __forceinline__ void several_weights(
     struct even_at at = {0, ~0u, 0}; /* the first wait for a free stage is none */
     uint32_t n_lent = 0, n_asked = 0;
     uint64_t asked = 0; /* the stages that were asked for last, a byte each: its number, and the parity of its full */
-    bool is_lent = false;
+    bool is_lent = false, is_behind_attention = false;
     p.load(a, 0);
     for (uint32_t i = 0; i < a.n; i++, p = next) {
         next.load(a, i + 1);
@@ -164,11 +164,12 @@ __device__ __forceinline__ void several_weights(
             barrier_wait(&b.lent, n_lent++ & 1);
         if (p.kind == PHASE_ATTEND) {
             at.stage = 0;
-            is_lent = true;
+            is_lent = is_behind_attention = true;
             continue;
         }
         const CUtensorMap *map = &a.program[i].f.w;
-        const uint32_t begins = is_lent ? SEVERAL_FLIGHT : SEVERAL_AHEAD;
+        const uint32_t begins = is_behind_attention ? SEVERAL_FLIGHT : SEVERAL_AHEAD;
+        is_behind_attention = false;
         struct even_place place(p.first, p.per_tile);
         for (uint32_t unit = p.first; unit < p.end; unit++) {
             if (is_lent && at.stage >= S::KEPT) {
@@ -415,10 +416,10 @@ __device__ __forceinline__ struct several_share several_share_of(const struct ev
     return share;
 }
 
-/* All sums of N eights from `eight` on, block after block; this one's are `own`. */
+/* All sums of this block's first N eights, block after block; its own are in `own`. */
 template <int NT, int N>
-__device__ __forceinline__ void several_join(const struct even_job &f, const struct several_share &share,
-    uint32_t eight, const float4 (&own)[2], float (&sum)[2][4])
+__device__ __forceinline__ void several_join(
+    const struct even_job &f, const struct several_share &share, const float4 (&own)[2], float (&sum)[2][4])
 {
     constexpr uint32_t TOGETHER = 4;
     const uint32_t mine = blockIdx.x - share.first;
@@ -432,7 +433,7 @@ __device__ __forceinline__ void several_join(const struct even_job &f, const str
 #pragma unroll
                 for (uint32_t k = 0; k < N; k++)
                     v[i][k] = first + i < share.n && first + i != mine
-                                  ? part_load(share.at<NT>(f, first + i, eight + k) + threadIdx.x)
+                                  ? part_load(share.at<NT>(f, first + i, share.eight + k) + threadIdx.x)
                                   : own[k];
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i++)
@@ -464,6 +465,7 @@ __device__ __forceinline__ void several_end_eights(const struct several_phase &p
     uint32_t tile, const struct several_share &share, struct several_ending<1> &w, const float2 (&later)[2],
     const float (&c)[NT][4])
 {
+    static_assert(NT <= 4, "two blocks at least end them");
     const bool are_two = NT > 2 && share.end - share.eight == 2;
     float4 own[2];
     float sum[2][4] = {};
@@ -474,9 +476,9 @@ __device__ __forceinline__ void several_end_eights(const struct several_phase &p
             if (i == 0 || i == share.eight + k)
                 own[k] = make_float4(c[i][0], c[i][1], c[i][2], c[i][3]);
     if (are_two)
-        several_join<NT, 2>(p.f, share, share.eight, own, sum);
+        several_join<NT, 2>(p.f, share, own, sum);
     else
-        several_join<NT, 1>(p.f, share, share.eight, own, sum);
+        several_join<NT, 1>(p.f, share, own, sum);
     for (uint32_t eight = share.eight; eight < share.end; eight++) {
         float now[1][4] = {{sum[0][0], sum[0][1], sum[0][2], sum[0][3]}};
         several_end<1>(p, s, tile, w, now);
@@ -499,7 +501,7 @@ __device__ __forceinline__ void several_shared(
     const uint32_t first = even_first(f, blockIdx.x), end = even_first(f, blockIdx.x + 1), per_tile = f.per_tile;
     const uint32_t tile = first / per_tile;
     struct several_share share = {};
-    auto w = several_ending<1>();
+    several_ending<1> w = {};
     float2 later[2] = {}; /* of its second eight: what is read beside the sums */
     if (first < end && end <= (tile + 1) * per_tile)
         share = several_share_of<NT>(f, tile);
@@ -670,7 +672,7 @@ __device__ __forceinline__ void several_work(
         else if (p.kind == PHASE_PRODUCT)
             several_product<NT, D>(p, s, ring, at);
         else {
-            several_attend<NT, D>(p, s, stages + S::KEPT * EVEN_WEIGHTS); /* nobody multiplies any more */
+            several_attend<NT, D>(p, s, stages + S::KEPT * EVEN_WEIGHTS); /* all met behind the product before it */
             at.stage = 0;
         }
         is_last = p.is_last;

@@ -150,7 +150,7 @@ static enum err bench_open(struct cuda_bench *b, const char *shape, const char *
 }
 
 enum tokens {
-    TOKENS_MIXED,
+    TOKENS_MADE_UP,
     TOKENS_BY_POSITION, /* a row's depends on its position alone, and every row wants logits, as guesses do */
     TOKENS_CHOSEN,      /* what the step before chose, which nobody has read yet */
 };
@@ -196,8 +196,8 @@ static enum err step_of(
 }
 
 /* One step of a server at full load, whose requests have n_in tokens and want n_out: n of them decode, at all places of
- * their answers, and as many rows of prompts are computed as make up for those that end. It is launched while the one
- * before runs, whose tokens are then read. */
+ * their answers, and as many rows of prompts are computed as make up for those that end. As the engine does it: it is
+ * launched while the one before runs, takes the tokens that it chooses, and then those are read. */
 static enum err step_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint32_t n_out, uint32_t turn)
 {
     uint32_t *token = b->rows, *pos = token + b->o.rows_max, *seq = pos + b->o.rows_max;
@@ -215,7 +215,8 @@ static enum err step_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint
             pos[row] = first + i;
             seq[row] = n_seqs;
             slot[row] = b->table[at + pos[row] / BLOCK_TOKENS] * BLOCK_TOKENS + pos[row] % BLOCK_TOKENS;
-            token[row] = (row * 31 + turn) * 2654435761u % decoder_vocab(b->decoder);
+            token[row] = decodes && turn > 0 ? (uint32_t)(-1 - (int32_t)n_seqs)
+                                             : (row * 31 + turn) * 2654435761u % decoder_vocab(b->decoder);
         }
         out_row[n_seqs++] = row - 1;
         prompts -= decodes ? 0 : rows;
@@ -234,12 +235,12 @@ static enum err step_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint
         .want_best = true};
     TRY(decoder_step(b->decoder, &now, &b->e));
     decoder_send_best(b->decoder, turn & 1);
-    return turn == 0 ? OK : decoder_sent_best(b->decoder, (turn - 1) & 1, n, b->best, &b->e);
+    return turn == 0 ? OK : decoder_sent_best(b->decoder, (turn - 1) & 1, n_seqs, b->best, &b->e);
 }
 
 static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool wait)
 {
-    return step_of(b, n_seqs, n, at, stagger, TOKENS_MIXED, wait);
+    return step_of(b, n_seqs, n, at, stagger, TOKENS_MADE_UP, wait);
 }
 
 /* NULL on failure, with the sentence in text. tokens: of the KV cache, in all. */
@@ -361,7 +362,7 @@ EXPORT double quern_bench_ahead(
     enum err err = OK;
     steps = MIN(steps, (uint32_t)COUNT_OF(times));
     for (uint32_t i = 0; err == OK && i <= warm + steps; i++) {
-        err = step_of(b, n_seqs, 1, at + i, stagger, i == 0 ? TOKENS_MIXED : TOKENS_CHOSEN, false);
+        err = step_of(b, n_seqs, 1, at + i, stagger, i == 0 ? TOKENS_MADE_UP : TOKENS_CHOSEN, false);
         if (err == OK)
             decoder_send_best(b->decoder, i & 1);
         if (err == OK && i > 0)
@@ -400,7 +401,7 @@ static double time_steps(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint
 EXPORT double quern_bench_step(
     struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, uint32_t steps, uint32_t warm)
 {
-    return time_steps(b, n_seqs, n, at, stagger, TOKENS_MIXED, steps, warm);
+    return time_steps(b, n_seqs, n, at, stagger, TOKENS_MADE_UP, steps, warm);
 }
 
 /* The same of n rows of each of n_seqs sequences that all want logits. */
@@ -422,7 +423,10 @@ EXPORT double quern_bench_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in,
         }
     }
     const double seconds = (double)(clock_now(&b->clock) - start) / 1e9;
-    return decoder_wait(b->decoder, &b->e) == OK ? (double)n * steps / seconds : -1.0;
+    if (decoder_wait(b->decoder, &b->e) == OK)
+        return (double)n * steps / seconds;
+    fprintf(stderr, "%s\n", b->e.text);
+    return -1.0;
 }
 
 /* Seconds from nothing to the first token of a model in a folder: opened, bound, a prompt of 16 tokens computed. */
