@@ -113,13 +113,21 @@ template <int THREADS> __device__ __forceinline__ void meet()
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
+/* This warp is here: it is one then, and the compiler knows it. Named barriers 5 to 15, one for each of eight warps and
+ * of three from the tenth on. */
+__device__ __forceinline__ void meet_alone()
+{
+    const uint32_t warp = threadIdx.x / 32;
+    asm volatile("bar.sync %0, 32;" ::"r"(warp < 8 ? 5 + warp : 4 + warp) : "memory");
+}
+
 /* Warps of the block, THREADS threads in all, are here, each kind at a place of its own: bar.sync, which is
- * barrier.sync.aligned, would say that all are at the same instruction. A warp meets itself before: it is one then, and
- * does not go the way that the compiler has for parted warps, on which racecheck does not follow. */
+ * barrier.sync.aligned, would say that all are at the same instruction. Each meets itself before: for warps that may be
+ * parted the compiler has another way to the barrier, on which racecheck does not follow. */
 template <int ID, int THREADS> __device__ __forceinline__ void meet_apart()
 {
-    __syncwarp();
-    asm volatile("bar.sync 15, 32;" ::: "memory");
+    __syncwarp(); /* so that what follows is not put under a condition, where racecheck loses count */
+    meet_alone();
     asm volatile("barrier.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
