@@ -326,11 +326,10 @@ __device__ __forceinline__ void several_add(const struct several_phase &p, struc
         for (int i = 0; i < 2 * NT; i++)
             sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], step);
     meet<EVEN_THREADS>(); /* those of the block's last tile have been read */
+    /* The same from all lanes that have the row: under a condition a sanitizer parts the warp before it meets. */
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++)
-        if (lane < 4)
-            s.squares[warp][even_row(i)] = sum[i];
-    __syncwarp(); /* a meeting is of whole warps */
+        s.squares[warp][even_row(i)] = sum[i];
     meet<EVEN_THREADS>();
     if (threadIdx.x < 8 * NT) {
         float all = s.squares[0][threadIdx.x];
