@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "figures.h"
 #include "grammar/grammar.h"
 #include "text/text.h"
 
@@ -78,12 +79,6 @@ static uint64_t next_random(struct bench *b)
     return b->random;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static bool closes(struct str t)
 {
     return t.n > 0 && strchr("\"}],;.)\n<", t.p[0]) != NULL && t.p[0] != '\0';
@@ -121,7 +116,7 @@ static void pass(struct bench *b, struct grammar *g)
         const uint32_t id = pick(b);
         fresh = id == UINT32_MAX || grammar_accept(b->walk, id, NULL) != OK;
     }
-    qsort(b->us, b->steps, sizeof *b->us, by_value);
+    figures_sort(b->us, b->steps);
 }
 
 static double mean(const struct bench *b)

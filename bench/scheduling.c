@@ -13,6 +13,7 @@
  * same requests run for real, on the machine's clock. */
 #include "base/mem.h"
 #include "engine/serving.h"
+#include "figures.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -383,15 +384,9 @@ static enum err open_model(struct bench *b, struct error *e)
 /* ---- telling
  * --------------------------------------------------------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void print_quantiles(const char *name, double *values, uint32_t n)
 {
-    qsort(values, n, sizeof *values, by_value);
+    figures_sort(values, n);
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)
         sum += values[i];

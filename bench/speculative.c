@@ -27,6 +27,7 @@
 #include "base/rng.h"
 #include "cpu/cpu.h"
 #include "engine/engine.h"
+#include "figures.h"
 #include "model/dummy.h"
 #include "model/model.h"
 #ifdef QUERN_CUDA
@@ -398,18 +399,6 @@ static enum err run_round(
     return OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *v, uint32_t n)
-{
-    qsort(v, n, sizeof *v, by_value);
-    return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 static enum err measure(struct bench *b, struct error *e)
 {
     static const char *const kinds[] = {"edit", "random", "sure"};
@@ -425,13 +414,14 @@ static enum err measure(struct bench *b, struct error *e)
     }
     engine_stats(at->engine, &b->stats);
     const struct spec_stats *s = &b->stats.sched.spec;
+    const double middle = figures_median(ratio, n); /* so the first is the worst */
     printf("{\"shape\": \"%s\", \"weights\": \"%s\", \"text\": \"%s\", \"streams\": %u, \"k\": %u, \"always\": %d, "
            "\"accept\": %g, \"off\": %.3f, \"on\": %.3f, \"ratio\": %.4f, \"worst\": %.4f, \"ratio_cpu\": %.4f, "
            "\"drafts\": %llu, "
            "\"guesses\": %llu, \"held\": %llu, \"per_pos\": [",
         b->o.shape, dtype_name(b->o.weights), kinds[b->o.text], b->o.streams, b->o.k, b->o.always, b->o.accept,
-        median(off, n), median(on, n), median(ratio, n), ratio[0], median(ratio_cpu, n), (unsigned long long)s->drafts,
-        (unsigned long long)s->tokens, (unsigned long long)s->accepted);
+        figures_median(off, n), figures_median(on, n), middle, ratio[0], figures_median(ratio_cpu, n),
+        (unsigned long long)s->drafts, (unsigned long long)s->tokens, (unsigned long long)s->accepted);
     for (uint32_t i = 0; i < b->o.k; i++)
         printf(
             "%s%.4f", i > 0 ? ", " : "", s->tried_pos[i] > 0 ? (double)s->per_pos[i] / (double)s->tried_pos[i] : 0.0);
@@ -512,8 +502,9 @@ static enum err measure_idle(struct bench *b, struct error *e)
         "{\"shape\": \"%s\", \"weights\": \"%s\", \"streams\": %u", b->o.shape, dtype_name(b->o.weights), b->o.streams);
     for (uint32_t i = 0; i < n_ways; i++) {
         const uint32_t n = b->o.rounds;
-        const double speed = median(rate[i], n), us = 1e6 / median(cpu[i], n);
-        const double by_clock = median(ratio[0][i], n), by_cpu = median(ratio[1][i], n); /* and they are in order */
+        const double speed = figures_median(rate[i], n), us = 1e6 / figures_median(cpu[i], n);
+        const double by_clock = figures_median(ratio[0][i], n),
+                     by_cpu = figures_median(ratio[1][i], n); /* and they are in order */
         printf(", \"%s\": {\"tok_s\": %.2f, \"cpu_us\": %.3f, \"ratio\": %.4f, \"ratio_cpu\": %.4f, "
                "\"low\": %.4f, \"high\": %.4f}",
             names[i], speed, us, by_clock, by_cpu, ratio[1][i][n / 4], ratio[1][i][n - 1 - n / 4]);
@@ -557,7 +548,7 @@ static enum err measure_rows(struct bench *b, struct error *e)
             TRY(decoder_read_best(b->decoder, best, e));
             v[i] = (double)(clock_now(&b->clock) - start) / 1e6;
         }
-        const double middle = median(v, b->o.rounds); /* and v is in order */
+        const double middle = figures_median(v, b->o.rounds); /* and v is in order */
         printf("{\"shape\": \"%s\", \"weights\": \"%s\", \"rows\": %u, \"ms\": %.4f, \"ms_min\": %.4f, "
                "\"cpu_ms\": %.4f}\n",
             b->o.shape, dtype_name(b->o.weights), rows, middle, v[0], (cpu_ms() - cpu) / b->o.rounds);

@@ -5,6 +5,7 @@
  *     quern_step [--steps N] [--block TOKENS] */
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "figures.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,12 +28,6 @@ struct bench {
     uint32_t n;
     struct engine_stats stats;
 };
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 
 static void take_notices(struct bench *b)
 {
@@ -152,7 +147,7 @@ static enum err run_row(const struct row *row, uint32_t n_steps, bool *is_over, 
         err = bench_fill(b, row, n_steps, e);
     if (err == OK) {
         bench_measure(b, row->n_seqs, n_steps, us);
-        qsort(us, n_steps, sizeof *us, by_value);
+        figures_sort(us, n_steps);
         const double median = us[n_steps / 2], high = us[n_steps * 99 / 100];
         printf("| %u | %u | %.1f | %.1f | ", row->n_seqs, row->context, median, high);
         if (row->bar_us > 0)

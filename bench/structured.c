@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "cpu/cpu.h"
 #include "engine/serving.h"
+#include "figures.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,18 +62,6 @@ struct sample {
     double tokens_per_s, tokens_per_cpu_s, loop_share, commit_us;
     uint64_t jumped;
 };
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *v, uint32_t n)
-{
-    qsort(v, n, sizeof *v, by_value);
-    return v[n / 2];
-}
 
 static double cpu_seconds(void)
 {
@@ -175,9 +164,10 @@ static enum err compare(struct bench *b, uint32_t n_streams, uint32_t rounds, st
         }
     for (size_t k = 0; k < COUNT_OF(which); k++)
         printf("%7u  %-22s %9.1f %8.3f %8.3f %9.1f%% %10.2f%% %10.1f\n", n_streams,
-            which[k] < 0 ? "unconstrained" : sources[which[k]].name, median(speed[k], rounds), median(ratio[k], rounds),
-            median(cpu[k], rounds), 100.0 * (double)jumped[k] / ((double)rounds * n_streams * b->tokens),
-            100.0 * median(share[k], rounds), median(commit[k], rounds));
+            which[k] < 0 ? "unconstrained" : sources[which[k]].name, figures_median(speed[k], rounds),
+            figures_median(ratio[k], rounds), figures_median(cpu[k], rounds),
+            100.0 * (double)jumped[k] / ((double)rounds * n_streams * b->tokens),
+            100.0 * figures_median(share[k], rounds), figures_median(commit[k], rounds));
     return OK;
 }
 
@@ -210,7 +200,7 @@ static enum err measure_masks(struct bench *b, struct grammar *g, const char *na
         step_ns += (double)(clock_now(b->s->clock) - start);
     }
     if (err == OK) {
-        qsort(us, n, sizeof *us, by_value);
+        figures_sort(us, n);
         printf("  %-22s mask mean %6.2f us, median %6.2f, p99 %7.2f, max %7.1f; accept and jump %5.2f us\n", name,
             sum / n, us[n / 2], us[n * 99 / 100], us[n - 1], step_ns / n / 1e3);
     }
@@ -232,7 +222,7 @@ static enum err compile_all(struct bench *b, struct error *e)
             TRY(grammar_compile(&src, b->s->grammar_vocab, &b->grammars[i], e));
             ms[k] = (double)(clock_now(b->s->clock) - start) / 1e6;
         }
-        printf("  %-22s %6.2f ms, %7.1f KB\n", sources[i].name, median(ms, COUNT_OF(ms)),
+        printf("  %-22s %6.2f ms, %7.1f KB\n", sources[i].name, figures_median(ms, COUNT_OF(ms)),
             (double)grammar_bytes(b->grammars[i]) / 1024);
     }
     return OK;

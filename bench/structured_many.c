@@ -29,6 +29,7 @@
 #include "base/rng.h"
 #include "cpu/cpu.h"
 #include "engine/engine.h"
+#include "figures.h"
 #include "made_up_device.h"
 #include "model/dummy.h"
 #include "text/text.h"
@@ -143,12 +144,6 @@ static struct grammar *grammar_of(struct bench *b, uint32_t set, uint32_t stream
 
 /* ---- masks alone ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static double thread_us(void)
 {
     struct timespec t;
@@ -183,7 +178,7 @@ static enum err measure_masks(struct bench *b, bool *good, struct error *e)
             walk, pick(mask, vocab, rng_u64((struct rng_key){.seed = 5, .index = i, .purpose = RNG_DUMMY})), e);
     }
     if (err == OK) {
-        qsort(us, n, sizeof *us, by_value);
+        figures_sort(us, n);
         printf("masks alone, first use: mean %.2f us, median %.2f, p99 %.2f, max %.1f\n", sum / n, us[n / 2],
             us[n * 99 / 100], us[n - 1]);
         *good = *good && sum / n <= 5 && us[n * 99 / 100] <= 50;
@@ -427,8 +422,7 @@ static double median(const struct bench *b, uint32_t set, double (*of)(const str
     double v[ROUNDS_MAX];
     for (uint32_t r = 0; r < b->o.rounds; r++)
         v[r] = of(b, set, r);
-    qsort(v, b->o.rounds, sizeof *v, by_value);
-    return v[b->o.rounds / 2];
+    return figures_median(v, b->o.rounds);
 }
 
 #define OF(name, what)                                                                                                 \

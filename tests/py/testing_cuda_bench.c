@@ -6,6 +6,7 @@
 #ifdef QUERN_CUDA
 #include "cuda/cuda.h"
 #endif
+#include "figures.h"
 #include "model/dummy.h"
 #include "model/model.h"
 
@@ -338,17 +339,6 @@ EXPORT uint64_t quern_bench_weight_bytes(const struct cuda_bench *b)
     return decoder_weight_bytes(b->decoder);
 }
 
-static double median(double *times, uint32_t n)
-{
-    for (uint32_t i = 1; i < n; i++)
-        for (uint32_t k = i; k > 0 && times[k] < times[k - 1]; k--) {
-            const double t = times[k];
-            times[k] = times[k - 1];
-            times[k - 1] = t;
-        }
-    return times[n / 2];
-}
-
 /* What a figure is the median of, at most. */
 #define STEPS_MAX 512
 
@@ -377,7 +367,7 @@ EXPORT double quern_bench_ahead(
         fprintf(stderr, "%s\n", b->e.text);
         return -1.0;
     }
-    return median(times, steps);
+    return figures_median(times, steps);
 }
 
 /* Seconds of one step, the median of `steps`; positions advance as in real decoding. Negative on failure. */
@@ -395,7 +385,7 @@ static double time_steps(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint
         if (i >= warm)
             times[i - warm] = (double)(clock_now(&b->clock) - start) / 1e9;
     }
-    return median(times, steps);
+    return figures_median(times, steps);
 }
 
 EXPORT double quern_bench_step(
