@@ -263,6 +263,14 @@ __device__ __forceinline__ bool has_come(float4 v)
            __float_as_uint(v.w) != 0;
 }
 
+__device__ __forceinline__ void part_add(float (&c)[4], float4 v)
+{
+    c[0] += v.x;
+    c[1] += v.y;
+    c[2] += v.z;
+    c[3] += v.w;
+}
+
 /* Where this thread's sums of a block's first tile lie. */
 template <int NT> __device__ __forceinline__ float4 *even_part(const struct even_job &f, uint32_t block)
 {
@@ -294,10 +302,7 @@ __device__ __forceinline__ void even_join(const struct even_job &f, uint32_t fir
             if (b + i <= last)
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
-                    c[n][0] += v[i][n].x;
-                    c[n][1] += v[i][n].y;
-                    c[n][2] += v[i][n].z;
-                    c[n][3] += v[i][n].w;
+                    part_add(c[n], v[i][n]);
                     if (CLEARS)
                         part_store(even_part<NT>(f, b + i) + n * EVEN_THREADS, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
                 }

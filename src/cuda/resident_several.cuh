@@ -449,12 +449,8 @@ __device__ __forceinline__ void several_join(
                     sum[k][1] = v[i][k].y;
                     sum[k][2] = v[i][k].z;
                     sum[k][3] = v[i][k].w;
-                } else if (first + i < share.n) {
-                    sum[k][0] += v[i][k].x;
-                    sum[k][1] += v[i][k].y;
-                    sum[k][2] += v[i][k].z;
-                    sum[k][3] += v[i][k].w;
-                }
+                } else if (first + i < share.n)
+                    part_add(sum[k], v[i][k]);
     }
 }
 
