@@ -257,6 +257,11 @@ __device__ __forceinline__ float part_of(float x)
     return x == 0.0f ? -0.0f : x;
 }
 
+__device__ __forceinline__ void part_put(float4 *to, const float (&c)[4])
+{
+    part_store(to, make_float4(part_of(c[0]), part_of(c[1]), part_of(c[2]), part_of(c[3])));
+}
+
 __device__ __forceinline__ bool has_come(float4 v)
 {
     return __float_as_uint(v.x) != 0 && __float_as_uint(v.y) != 0 && __float_as_uint(v.z) != 0 &&
@@ -607,8 +612,7 @@ template <int NT> __device__ __forceinline__ void even_put_down(const struct eve
 {
 #pragma unroll
     for (int i = 0; i < NT; i++)
-        part_store(even_part<NT>(f, blockIdx.x) + i * EVEN_THREADS,
-            make_float4(part_of(c[i][0]), part_of(c[i][1]), part_of(c[i][2]), part_of(c[i][3])));
+        part_put(even_part<NT>(f, blockIdx.x) + i * EVEN_THREADS, c[i]);
 }
 
 template <typename T, int NT, int END>

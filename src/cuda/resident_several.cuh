@@ -325,17 +325,16 @@ __device__ __forceinline__ void several_add(const struct several_phase &p, struc
 #pragma unroll
         for (int i = 0; i < 2 * NT; i++)
             sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], step);
-    meet<EVEN_THREADS>(); /* those of the block's last tile have been read */
-    /* The same from all lanes that have the row: under a condition a sanitizer parts the warp before it meets. */
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++)
-        s.squares[warp][even_row(i)] = sum[i];
+        s.squares[warp][e.row(i)] = sum[i]; /* from all lanes that have the row; other eights have other places */
     meet<EVEN_THREADS>();
     if (threadIdx.x < 8 * NT) {
-        float all = s.squares[0][threadIdx.x];
+        const uint32_t row = e.first_row + threadIdx.x;
+        float all = s.squares[0][row];
         for (int w = 1; w < SEVERAL_WARPS; w++)
-            all += s.squares[w][threadIdx.x];
-        squares[tile * EVEN_MOST + e.first_row + threadIdx.x] = all;
+            all += s.squares[w][row];
+        squares[tile * EVEN_MOST + row] = all;
     }
 }
 
@@ -514,8 +513,7 @@ __device__ __forceinline__ void several_shared(
 #pragma unroll
         for (uint32_t i = 0; i < NT; i++)
             if (i < share.eight || i >= share.end)
-                part_store((float4 *)f.parts + (size_t)(slot * NT + i) * EVEN_THREADS + threadIdx.x,
-                    make_float4(part_of(c[i][0]), part_of(c[i][1]), part_of(c[i][2]), part_of(c[i][3])));
+                part_put(even_part<NT>(f, slot) + i * EVEN_THREADS, c[i]);
         unit += n;
     }
     if (share.eight < share.end)
@@ -547,6 +545,8 @@ __device__ __forceinline__ void several_product(
         if (is_end) {
             even_gather<NT, SEVERAL_TOGETHER, false>(f, tile, n, c);
             several_end<NT>(p, s, tile, w, c);
+            if (p.gain != NULL && (tile + 1) * per_tile < end)
+                meet<EVEN_THREADS>(); /* the next tile's squares take the places of this one's */
         } else
             even_put_down<NT>(f, c);
         unit += n;
@@ -672,8 +672,7 @@ __device__ __forceinline__ void several_work(
         }
         is_last = p.is_last;
         several_meet();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
+        if (threadIdx.x == 0)
             barrier_arrive(&s.b.done);
     }
     launch_next();
@@ -751,7 +750,7 @@ __global__ void __launch_bounds__(SEVERAL_THREADS, 1) several_kernel(const __gri
         barrier_init(&s.b.opened, 1);
         barrier_init(&s.b.normed, 32);
         barrier_init(&s.b.lent, SEVERAL_WARPS);
-        barrier_init(&s.b.done, SEVERAL_WARPS);
+        barrier_init(&s.b.done, 1);
     }
     barrier_publish();
     if (warp == 2)
