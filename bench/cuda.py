@@ -1,13 +1,14 @@
 """Parity and speed on a CUDA card, against the card's own limits measured in the same run, in less than ten minutes.
-Weights are random, in real shapes, and the KV cache is filled with random numbers; each row is the median of many
-steps, from a warm state. Decoding is timed as the engine does it: from one step's chosen ids in host memory to the next
-one's, each launched while the one before runs; in brackets a step that is waited for, from the batch's arrays in host
-memory to the ids back there. Prompts are the latter.
+Weights are random, in real shapes, and the KV cache is filled with random numbers; a row that has a bar is timed for 15
+seconds from a warm state, another for 3: the median of short runs, each of which is the median of its steps. Decoding
+is timed as the engine does it: from one step's chosen ids in host memory to the next one's, each launched while the one
+before runs; in brackets a step that is waited for, from the batch's arrays in host memory to the ids back there.
+Prompts are the latter.
 
 usage: bench/cuda [--only check,steps,fixed,verify,engine,load,start] [--rows WORD;...] [--quick] [--products]
        bench/cuda --row IN/OUT --full [--requests N]
 
-  check    bench/device_check.py: every op against float64, whole models against the CPU
+  check    bench/device_check.py: every op against float64, whole models against the CPU; a process a core
   steps    decoding and prompts in all weight types; --rows: only those whose name holds one of these words
   fixed    the same with --deterministic, for three of them
   verify   a step that verifies guesses over one that does not; then bench/speculative
@@ -27,6 +28,7 @@ import json
 import os
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -71,6 +73,7 @@ LOADS = [(128, 128, 27911), (128, 2048, 26221), (500, 2000, 20770), (1000, 1000,
 LOAD_TOKENS = 1200000  # of the KV cache: 79 GB in F8
 LOAD_ROWS, LOAD_STREAMS = 8192, 1024  # of a step, at most
 FIXED = ("decode 1, bf16", "decode 128, bf16", "prefill 2048, bf16")
+ROW_S, OTHER_S = 15, 3  # seconds that a row is timed: one with a bar, another
 SECTIONS = ["check", "steps", "fixed", "verify", "engine", "load", "start"]
 summary = []
 
@@ -139,7 +142,15 @@ def open_bench(lib, kind, det, rows_max, seqs_max, tokens):
     return handle
 
 
-def run_tests(lib, card, tests, steps, det):
+def steady(seconds, measure, *args):
+    """The median of measure(*args) over so many seconds, once at least; a figure that is none, at once."""
+    figures, end = [measure(*args)], time.monotonic() + seconds
+    while figures[-1] > 0 and time.monotonic() < end:
+        figures.append(measure(*args))
+    return statistics.median(figures) if figures[-1] > 0 else figures[-1]
+
+
+def run_tests(lib, card, tests, quick, det):
     table = []
     for kind in dict.fromkeys((t[1], t[2], t[3]) for t in tests):
         mine = [t for t in tests if (t[1], t[2], t[3]) == kind]
@@ -151,13 +162,15 @@ def run_tests(lib, card, tests, steps, det):
         weight_bytes -= weight_bytes * VOCAB * HIDDEN / (ACTIVE + VOCAB * HIDDEN)  # a step reads few rows of embeddings
         for test in mine:
             name, _, _, kv, seqs, rows, at, bar = test
-            n = steps if rows == 1 else max(steps // 10, 5)
-            stagger = 128 if seqs > 1 else 0
-            seconds = waited = lib.quern_bench_step(handle, seqs, rows, at, stagger, n, 5)
-            if rows == 1:
-                seconds = lib.quern_bench_ahead(handle, seqs, at, stagger, n, 5)
+            stagger, is_far = 128 if seqs > 1 else 0, at > 20000
+            long = 0 if quick else ROW_S if bar or is_far else OTHER_S
+            if rows > 1:
+                seconds = waited = steady(long, lib.quern_bench_step, handle, seqs, rows, at, stagger, 6, 5)
+            else:
+                waited = steady(long / 3, lib.quern_bench_step, handle, seqs, rows, at, stagger, 60, 5)
+                seconds = steady(2 * long / 3, lib.quern_bench_ahead, handle, seqs, at, stagger, 60, 5)
             # far back, the same step without a context is what of it is not the cache's
-            rest = lib.quern_bench_ahead(handle, seqs, 64, 0, n, 5) if at > 20000 else None
+            rest = steady(long / 5, lib.quern_bench_ahead, handle, seqs, 64, 0, 60, 5) if is_far else None
             if min(seconds, waited) <= 0 or (rest is not None and rest <= 0):
                 table.append((name, None))
                 print_row(table[-1])
@@ -218,13 +231,13 @@ def run_products(lib, card):
                 print(line, flush=True)
 
 
-def run_fixed(lib, card, plain):
+def run_fixed(lib, card, quick, plain):
     """What --deterministic costs."""
     rates = {t[0]: t[1] for t in plain if t[1]}
     tests = [t for t in TESTS if t[0] in FIXED]
     if not all(name in rates for name in FIXED):
-        rates = {t[0]: t[1] for t in run_tests(lib, card, tests, 60, 0)}
-    for name, rate, *_ in run_tests(lib, card, tests, 60, 1):
+        rates = {t[0]: t[1] for t in run_tests(lib, card, tests, quick, 0)}
+    for name, rate, *_ in run_tests(lib, card, tests, quick, 1):
         if rate:
             cost = 1 - rate / rates[name]
             note(f"cost of --deterministic: {name}", "15%", f"{100 * cost:.0f}%", cost <= 0.15)
@@ -273,13 +286,13 @@ def run_engine(lib, _card):
                  gap < 0.03)
 
 
-def run_load(lib, _card, steps):
+def run_load(lib, quick):
     handle = open_bench(lib, ("BF16", 1, "F8_E4M3"), 0, LOAD_ROWS, LOAD_STREAMS + 64, LOAD_TOKENS)
     if not handle:
         return
     for n_in, n_out, bar in LOADS:
         streams = min(LOAD_STREAMS, LOAD_TOKENS * 9 // 10 // (n_in + n_out), (LOAD_ROWS - 64) * n_out // (n_in + n_out))
-        rate = lib.quern_bench_mixed(handle, streams, n_in, n_out, steps)
+        rate = steady(0 if quick else ROW_S, lib.quern_bench_mixed, handle, streams, n_in, n_out, 15)
         print(f"load {n_in}/{n_out}, {streams} streams: {rate:.0f} tok/s", flush=True)
         note(f"load {n_in}/{n_out}, F8, F8 cache, {streams} streams", f"{0.8 * bar:.0f} tok/s",
              f"{rate:.0f}, {rate / bar:.2f}x", rate >= 0.8 * bar)
@@ -365,7 +378,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
     parser.add_argument("--rows", help="only steps whose name holds one of these words")
-    parser.add_argument("--quick", action="store_true", help="few steps a row")
+    parser.add_argument("--quick", action="store_true", help="a row is one short run")
     parser.add_argument("--products", action="store_true", help="single products by each way of making them, no more")
     parser.add_argument("--row", metavar="IN/OUT", help="one row of TensorRT-LLM's table; with --full, and no more")
     parser.add_argument("--full", action="store_true", help="from an empty start to the last answer")
@@ -387,18 +400,21 @@ def main():
         run_products(lib, limits(lib))
         return 0
     if "check" in only:
-        code = subprocess.run([sys.executable, ROOT / "bench/device_check.py"], check=False).returncode
+        start = time.time()
+        code = subprocess.run([sys.executable, ROOT / "bench/device_check.py", "--jobs", str(os.cpu_count())],
+                              check=False).returncode
+        print(f"-- check: {time.time() - start:.0f} s", flush=True)
         note("parity", "0 mismatches", "ok" if code == 0 else "see above", code == 0)
-    card, steps = limits(lib), 60 if args.quick else 200
+    card = limits(lib)
     for section in (s for s in only if s != "check"):
         start = time.time()
         if section == "steps":
             tests = [t for t in TESTS if not args.rows or any(w in t[0] for w in args.rows.split(";"))]
-            plain = run_tests(lib, card, tests, steps, 0)
+            plain = run_tests(lib, card, tests, args.quick, 0)
         elif section == "fixed":
-            run_fixed(lib, card, plain)
+            run_fixed(lib, card, args.quick, plain)
         elif section == "load":
-            run_load(lib, card, steps // 4)
+            run_load(lib, args.quick)
         else:
             {"verify": run_verify, "engine": run_engine, "start": run_start}[section](lib, card)
         print(f"-- {section}: {time.time() - start:.0f} s", flush=True)

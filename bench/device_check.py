@@ -4,19 +4,22 @@ format, with fresh random inputs each run, then whole models. Prints a line per 
 
   cmake --preset cuda && cmake --build --preset cuda
   QUERN_TESTING_LIB=build/cuda/tests/libquern_testing.so python3 bench/device_check.py [--seed N] [--only WORD]
-    [--part I/N] [--small]
+    [--part I/N] [--small] [--jobs N]
 
---part: every N-th thing from the I-th on, so that several processes share the work. --small: every kernel that the
-whole would reach, in a few small shapes each, with rows and tiles that are not full; for bench/cuda-sanitize.
+--part: every N-th thing from the I-th on, so that several processes share the work; --jobs: all of it by so many at a
+time. --small: every kernel that the whole would reach, in a few small shapes each, with rows and tiles that are not
+full; for bench/cuda-sanitize.
 
 Every bound has a twin with a planted error, which must be over the bound, or the check proves nothing. Greedy tokens of
 whole models are compared too. Where they part, the CPU's two best logits must be closer than the largest difference of
 logits between the backends: rounding, not error.
 """
 import argparse
+import concurrent.futures
 import ctypes
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -693,6 +696,8 @@ CHECKS = {"products": check_products, "chosen": check_chosen, "slim": check_slim
           "architectures": check_architectures, "models": check_models, "checkpoint": check_checkpoint,
           "sample": check_sample, "verify": check_verify, "deterministic": check_deterministic,
           "resident": check_resident}
+# processes that share a group where several run at a time; the others are one
+PARTS = {"attention": 5, "feed": 5, "resident": 4, "deterministic": 4, "wide": 3, "slim": 2, "even": 2, "products": 2}
 
 
 def sleep_in_waits():
@@ -702,18 +707,47 @@ def sleep_in_waits():
         driver.cuDevicePrimaryCtxSetFlags_v2(0, sleeps)
 
 
+def run_apart(args):
+    """All groups in processes of their own, so many at a time; what a part says comes when it has ended."""
+    alone = ["chosen"]  # the longest that has no parts, so it begins first
+    names = alone + sorted((n for n in CHECKS if n not in alone), key=lambda n: -PARTS.get(n, 1))
+    work = [(name, f"{i + 1}/{PARTS.get(name, 1)}") for name in names for i in range(PARTS.get(name, 1))]
+
+    def run(name, share):
+        command = [sys.executable, __file__, "--seed", str(args.seed), "--only", name, "--part", share]
+        return subprocess.run(command + ["--small"] * args.small, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, check=False, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        ends = {pool.submit(run, *of): of for of in work}
+        for end in concurrent.futures.as_completed(ends):
+            (name, share), done = ends[end], end.result()
+            print(done.stdout, end="", flush=True)
+            if done.returncode != 0:
+                failures.append(f"{name} {share} ended with {done.returncode}")
+    return report()
+
+
+def report():
+    print(f"{len(failures)} mismatches" + "".join(f"\n  {f}" for f in failures))
+    return 1 if failures else 0
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--only", choices=CHECKS)
     parser.add_argument("--part", default="1/1", metavar="I/N", help="every N-th thing from the I-th on")
     parser.add_argument("--small", action="store_true", help="few and small shapes, for the sanitizers")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="all groups, N processes at a time")
     args = parser.parse_args()
     global small, part, parts
     small, (part, parts) = args.small, (int(i) for i in args.part.split("/"))
     if not 1 <= part <= parts:
         parser.error(f"--part {args.part}: I is 1 to N")
     part -= 1
+    if args.jobs > 1:
+        return run_apart(args)
     if small:
         sleep_in_waits()
     os.environ["QUERN_CHOICES"] = ""  # the library's own, but where choices are what is checked
@@ -723,8 +757,7 @@ def main():
             began = time.perf_counter()
             check(args.seed)
             print(f"-- {name}: {time.perf_counter() - began:.0f} s", flush=True)
-    print(f"{len(failures)} mismatches" + "".join(f"\n  {f}" for f in failures))
-    return 1 if failures else 0
+    return report()
 
 
 if __name__ == "__main__":
