@@ -1,9 +1,9 @@
 """Parity and speed on a CUDA card, against the card's own limits measured in the same run, in nine minutes beside 16
 cores. Weights are random, in real shapes, and the KV cache is filled with random numbers. A row of steps, fixed and
 load that has a bar keeps the card busy for 15 seconds, another for 3; its figure is the median of short runs, each of
-which is the median of its steps. Decoding is timed as the engine does it: from one step's chosen ids in host memory to
-the next one's, each launched while the one before runs; by turns with it, and in brackets, a step that is waited for,
-from the batch's arrays in host memory to the ids back there. Prompts are the latter.
+which is the median of its steps, of load their mean. Decoding is timed as the engine does it: from one step's chosen
+ids in host memory to the next one's, each launched while the one before runs; by turns with it, and in brackets, a step
+that is waited for, from the batch's arrays in host memory to the ids back there. Prompts are the latter.
 
 usage: bench/cuda [--only check,steps,fixed,verify,engine,load,start] [--rows WORD;...] [--quick] [--products]
        bench/cuda --row IN/OUT --full [--requests N]
@@ -76,10 +76,7 @@ LOAD_ROWS, LOAD_STREAMS = 8192, 1024  # of a step, at most
 FIXED = ("decode 1, bf16", "decode 128, bf16", "prefill 2048, bf16")
 ROW_S, OTHER_S = 15, 3  # seconds that a row is timed: one with a bar, another
 SECTIONS = ["check", "steps", "fixed", "verify", "engine", "load", "start"]
-summary = []
-
-
-broken = []
+summary, broken = [], []  # lines; what could not be measured
 
 
 def note(what, bar, got, ok):
@@ -87,7 +84,6 @@ def note(what, bar, got, ok):
 
 
 def fail(what):
-    """It could not be measured."""
     broken.append(what)
     summary.append(f"{what:61} FAILED")
 
@@ -277,7 +273,7 @@ def speculative(**options):
                           check=False)
     if done.returncode != 0:
         print(f"{program.name}: {done.stderr.strip()}", flush=True)
-        fail(f"{program.name} of {options['streams'] if 'streams' in options else 1} streams")
+        fail(f"{program.name} of {options.get('streams', 1)} streams")
         return None
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -392,8 +388,8 @@ def run_start(lib, _card):
     if min(first, again) <= 0:
         fail("start to first token")
         return
-    note("start to first token, 8B bf16", "5 s", f"{again:.2f} s", 0 < again < 5)
-    note("  the very first, which measures products", "5 s", f"{first:.2f} s", 0 < first < 5)
+    note("start to first token, 8B bf16", "5 s", f"{again:.2f} s", again < 5)
+    note("  the very first, which measures products", "5 s", f"{first:.2f} s", first < 5)
 
 
 def main():

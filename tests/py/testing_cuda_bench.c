@@ -196,9 +196,17 @@ static enum err step_of(
     return wait ? decoder_read_best(b->decoder, b->best, &b->e) : OK;
 }
 
+/* As the engine does it: what step number i of a run chooses is sent, while it runs, and what the one before chose is
+ * read, n of them. */
+static enum err pass_on(struct cuda_bench *b, uint32_t i, uint32_t n)
+{
+    decoder_send_best(b->decoder, i & 1);
+    return i == 0 ? OK : decoder_sent_best(b->decoder, (i - 1) & 1, n, b->best, &b->e);
+}
+
 /* One step of a server at full load, whose requests have n_in tokens and want n_out: n of them decode, at all places of
- * their answers, and as many rows of prompts are computed as make up for those that end. As the engine does it: it is
- * launched while the one before runs, takes the tokens that it chooses, and then those are read. */
+ * their answers, and as many rows of prompts are computed as make up for those that end. It is launched while the one
+ * before runs, and takes the tokens that it chooses. */
 static enum err step_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint32_t n_out, uint32_t turn)
 {
     uint32_t *token = b->rows, *pos = token + b->o.rows_max, *seq = pos + b->o.rows_max;
@@ -235,8 +243,7 @@ static enum err step_mixed(struct cuda_bench *b, uint32_t n, uint32_t n_in, uint
         .out_row = out_row,
         .want_best = true};
     TRY(decoder_step(b->decoder, &now, &b->e));
-    decoder_send_best(b->decoder, turn & 1);
-    return turn == 0 ? OK : decoder_sent_best(b->decoder, (turn - 1) & 1, n_seqs, b->best, &b->e);
+    return pass_on(b, turn, n_seqs);
 }
 
 static enum err step(struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, bool wait)
@@ -354,9 +361,7 @@ EXPORT double quern_bench_ahead(
     for (uint32_t i = 0; err == OK && i <= warm + steps; i++) {
         err = step_of(b, n_seqs, 1, at + i, stagger, i == 0 ? TOKENS_MADE_UP : TOKENS_CHOSEN, false);
         if (err == OK)
-            decoder_send_best(b->decoder, i & 1);
-        if (err == OK && i > 0)
-            err = decoder_sent_best(b->decoder, (i - 1) & 1, n_seqs, b->best, &b->e);
+            err = pass_on(b, i, n_seqs);
         const uint64_t now = clock_now(&b->clock);
         if (i > warm)
             times[i - warm - 1] = (double)(now - last) / 1e9;
