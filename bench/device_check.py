@@ -44,8 +44,10 @@ MODELS = [ROOT / "tests/data/tiny/tiny-1m-f16.gguf", ROOT / "tests/data/tiny/tin
 PROMPTS = [[1, 257, 300, 13, 44, 999, 2, 7, 1, 500], list(range(40, 140)), [5]]
 STEPS = 64
 RESIDENT = [("llama-3.2-1b", "BF16", 1, "BF16"), ("llama-3.2-1b", "BF16", 0, "BF16"),
-            ("llama-3.1-8b", "BF16", 0, "BF16"), ("llama-3.2-1b", "BF16", 0, "F8_E4M3")]
-RESIDENT_SMALL = [("small-64", "BF16", 1, "BF16"), ("small-64", "BF16", 0, "BF16"), ("small-128", "BF16", 0, "BF16")]
+            ("llama-3.1-8b", "BF16", 0, "BF16"), ("llama-3.2-1b", "BF16", 0, "F8_E4M3"),
+            ("thin-64", "BF16", 0, "BF16")]
+RESIDENT_SMALL = [("small-64", "BF16", 1, "BF16"), ("small-64", "BF16", 0, "BF16"), ("small-128", "BF16", 0, "BF16"),
+                  ("thin-64", "BF16", 0, "BF16")]
 BOUND = {"F32": 2e-3, "F16": 2e-3, "BF16": 5e-3}  # inputs of products are rounded to F16; BF16 keys to 8 bits
 failures = []
 small = False

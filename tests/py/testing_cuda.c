@@ -492,6 +492,8 @@ EXPORT int quern_op_attention(const char *name, const char *weight_text, const c
     memset(&a, 0, sizeof a);
     enum dtype weight, kv;
     uint32_t n_before = 0, n_rows = 0, longest = 1, zero[64] = {0};
+    if (c->n_seqs > COUNT_OF(zero))
+        return -1;
     for (uint32_t s = 0; s < c->n_seqs; s++) {
         n_before += c->before[s];
         n_rows += c->rows[s];
