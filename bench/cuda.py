@@ -1,5 +1,5 @@
-"""Parity and speed on a CUDA card, against the card's own limits measured in the same run, in nine minutes beside 16
-cores. Weights are random, in real shapes, and the KV cache is filled with random numbers. A row of steps, fixed and
+"""Parity and speed on a CUDA card, against the card's own limits measured in the same run, in under ten minutes beside
+16 cores. Weights are random, in real shapes, and the KV cache is filled with random numbers. A row of steps, fixed and
 load that has a bar keeps the card busy for 15 seconds, another for 3; its figure is the median of short runs, each of
 which is the median of its steps, of load their mean. Decoding is timed as the engine does it: from one step's chosen
 ids in host memory to the next one's, each launched while the one before runs; by turns with it, and in brackets, a step
