@@ -5,10 +5,11 @@ which is the median of its steps, of load their mean. Decoding is timed as the e
 ids in host memory to the next one's, each launched while the one before runs; by turns with it, and in brackets, a step
 that is waited for, from the batch's arrays in host memory to the ids back there. Prompts are the latter.
 
-usage: bench/cuda [--only check,steps,fixed,verify,engine,load,start] [--rows WORD;...] [--quick] [--products]
+usage: bench/cuda [--only check,serve,steps,fixed,verify,engine,load,start] [--rows WORD;...] [--quick] [--products]
        bench/cuda --row IN/OUT --full [--requests N]
 
   check    bench/device_check.py: every op against float64, whole models against the CPU; a process a core
+  serve    bench/device_serve.py: the program from outside, and a card that fails
   steps    decoding and prompts in all weight types; --rows: only those whose name holds one of these words
   fixed    the same with --deterministic, for three of them
   verify   a step that verifies guesses over one that does not; then bench/speculative
@@ -75,7 +76,7 @@ LOAD_TOKENS = 1200000  # of the KV cache: 79 GB in F8
 LOAD_ROWS, LOAD_STREAMS = 8192, 1024  # of a step, at most
 FIXED = ("decode 1, bf16", "decode 128, bf16", "prefill 2048, bf16")
 ROW_S, OTHER_S = 15, 3  # seconds that a row is timed: one with a bar, another
-SECTIONS = ["check", "steps", "fixed", "verify", "engine", "load", "start"]
+SECTIONS = ["check", "serve", "steps", "fixed", "verify", "engine", "load", "start"]
 summary, broken = [], []  # lines; what could not be measured
 
 
@@ -417,14 +418,17 @@ def main():
     if args.products:
         run_products(lib, limits(lib))
         return 0
-    if "check" in only:
-        start = time.time()
-        code = subprocess.run([sys.executable, ROOT / "bench/device_check.py", "--jobs", str(os.cpu_count())],
-                              check=False).returncode
-        print(f"-- check: {time.time() - start:.0f} s", flush=True)
-        note("parity", "0 mismatches", "ok" if code == 0 else "see above", code == 0)
+    scripts = {"check": ("parity", "device_check.py", "--jobs", str(os.cpu_count())),
+               "serve": ("a server from outside", "device_serve.py")}
+    for section in (s for s in scripts if s in only):
+        what, script, *options = scripts[section]
+        start, ended = time.time(), subprocess.run([sys.executable, ROOT / "bench" / script, *options],
+                                                   check=False).returncode
+        print(f"-- {section}: {time.time() - start:.0f} s", flush=True)
+        note(what, "0 mismatches", "see above" if ended else "ok", not ended)
+        code = code or ended
     card = limits(lib)
-    for section in (s for s in only if s != "check"):
+    for section in (s for s in only if s not in scripts):
         start = time.time()
         if section == "steps":
             tests = [t for t in TESTS if not args.rows or any(w in t[0] for w in args.rows.split(";"))]

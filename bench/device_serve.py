@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""`quern serve` on a device as its users meet it: beside a server on the CPU the same likelihoods; with --deterministic
+the same words alone and in company; an answer in a schema; a device that fails, whose requests are all answered and
+whose process ends for its supervisor. Prints a line each; exits 1 when one does not hold.
+
+  python3 bench/device_serve.py [--device cuda]
+
+The program is $QUERN_BIN, or lies beside the library that QUERN_TESTING_LIB names. Bounds have a twin as in
+bench/device_check.py.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "py"))
+from quern_model import LIBRARY  # noqa: E402
+
+os.environ.setdefault("QUERN_BIN", str(next((p / "quern" for p in LIBRARY.resolve().parents if (p / "quern").is_file()),
+                                            "quern")))
+from server_quern import TINY, Quern, events  # noqa: E402
+
+MODELS = (TINY, ROOT / "tests/data/tiny/tiny-1m-hf")
+PROMPTS = ("The king", "It was a dark and", "Yes, said he, and the whole of it was", "If")
+FAR = 0.05  # of a log-likelihood: F16 and BF16 roundings over a few layers
+TOKENS = 48
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+          "required": ["name", "age"], "additionalProperties": False}
+failures = []
+
+
+def verdict(what, ok, more=""):
+    if not ok:
+        failures.append(what)
+    print(f"{what}{': ' + more if more else ''}  {'ok' if ok else 'MISMATCH'}", flush=True)
+
+
+def start(device, *args, **more):
+    """The program's environment is what the tests give it, and where its libraries and its choices lie."""
+    passed = {k: v for k, v in os.environ.items() if k.startswith(("LD_LIBRARY_PATH", "CUDA_"))}
+    return Quern("--device", device, *args, env=passed, **more)
+
+
+def top_of(q, prompt):
+    """{token: log-likelihood} of what may follow."""
+    status, answer = q.post("/v1/completions", prompt=prompt, max_tokens=1, temperature=0, logprobs=5)
+    assert status == 200, answer
+    return answer["choices"][0]["logprobs"]["top_logprobs"][0]
+
+
+def apart(a, b):
+    return max((abs(a[t] - b[t]) for t in a if t in b), default=99.0) if len(a.keys() & b.keys()) > 2 else 99.0
+
+
+def check_likelihoods(device):
+    for model in MODELS:
+        with start(device, model=model) as here, start("cpu", model=model) as cpu:
+            got, want = [[top_of(q, p) for p in PROMPTS] for q in (here, cpu)]
+        worst = max(map(apart, got, want))
+        twin = min(map(apart, got, want[1:] + want[:1]))
+        verdict(f"{model.name}, likelihoods beside the CPU's", worst < FAR < twin,
+                f"{worst:.1e} apart, twin {twin:.1e}")
+
+
+def words(q, prompt, stream=False):
+    asked = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "stream": stream}
+    status, _, answer = q.call("/v1/completions", asked)
+    assert status == 200, answer
+    if not stream:
+        return answer["choices"][0]["text"]
+    parts = [json.loads(e) for e in events(answer.decode()) if e != "[DONE]"]
+    return "".join(p["choices"][0]["text"] for p in parts if p["choices"])
+
+
+def check_company(device):
+    asked = [(PROMPTS[i % len(PROMPTS)], i % 3 == 0) for i in range(32)]
+    with start(device, "--deterministic") as q:
+        alone = {p: words(q, p) for p in PROMPTS}
+        with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
+            others = list(pool.map(lambda a: words(q, *a), asked))
+        wrong = sum(alone[p] != got for (p, _), got in zip(asked, others))
+        verdict("the same words alone and beside 31 others", wrong == 0 and len(set(alone.values())) == len(PROMPTS),
+                f"{wrong} differ")
+        status, answer = q.post("/v1/chat/completions", messages=[{"role": "user", "content": "Who?"}], max_tokens=80,
+                                response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}})
+        text = answer["choices"][0]["message"]["content"] if status == 200 else str(answer)
+        try:
+            who = json.loads(text)
+            ok = set(who) == {"name", "age"} and who["age"] == int(who["age"]) and len(who["name"]) <= 12
+        except ValueError:
+            ok = False
+        verdict("an answer in a schema", ok, text)
+
+
+def check_failure(device):
+    q = start(device, "--fault", "device:60", "--max-num-seqs", 2)
+
+    def ask(stream):
+        body = {"prompt": "The king", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": stream}
+        try:
+            status, _, answer = q.call("/v1/completions", body)
+        except OSError as e:
+            return f"not answered: {e}"
+        text = answer.decode() if isinstance(answer, bytes) else json.dumps(answer)
+        told = "the engine has failed" in text or (status == 503 and "stopping" in text)
+        return None if told and (status == 503 or stream and status == 200) else f"{status}: {text[-200:]}"
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        wrong = [w for w in pool.map(ask, (i % 2 == 0 for i in range(6))) if w]
+    code = q.process.wait(20)
+    verdict("a device that fails: six requests answered, exit status 1", not wrong and code == 1,
+            "; ".join(wrong) or f"status {code}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    device = parser.parse_args().device
+    for check in (check_likelihoods, check_company, check_failure):
+        try:
+            check(device)
+        except (AssertionError, OSError, KeyError) as e:
+            verdict(check.__name__, False, str(e)[-400:])
+    print(f"{len(failures)} failures" + "".join(f"\n  {f}" for f in failures))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
