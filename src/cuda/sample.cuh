@@ -115,14 +115,26 @@ __device__ static struct cand first_of_block(struct sampler_room &room, struct c
 }
 
 /* The largest of x that comes behind `after` (NO_ID: behind nothing), NaN being nowhere. */
-__device__ static struct cand best_after(struct sampler_room &room, const float *x, uint32_t n, struct cand after)
+__device__ __noinline__ static struct cand best_after(
+    struct sampler_room &room, const float *x, uint32_t n, struct cand after)
 {
     struct cand mine = {0.0f, NO_ID};
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-        const struct cand c = {x[i], i};
+    const auto consider = [&](float key, uint32_t i) {
+        const struct cand c = {key, i};
         if (c.key == c.key && (after.id == NO_ID || comes_before(after, c)) && comes_before(c, mine))
             mine = c;
+    };
+    const uint32_t quads = n % 4 == 0 ? n / 4 : 0; /* then every row begins at a multiple of 16 bytes */
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < quads; i += THREADS) {
+        const float4 v = ((const float4 *)x)[i];
+        consider(v.x, 4 * i);
+        consider(v.y, 4 * i + 1);
+        consider(v.z, 4 * i + 2);
+        consider(v.w, 4 * i + 3);
     }
+    for (uint32_t i = 4 * quads + threadIdx.x; i < n; i += THREADS)
+        consider(x[i], i);
     return first_of_block(room, mine);
 }
 
