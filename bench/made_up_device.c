@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/limits.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "cpu/cpu.h"
 
@@ -55,6 +54,11 @@ static void skip_gate_up(struct dev *d, const struct batch *b, const struct gate
 }
 
 static void skip_argmax(struct dev *d, const struct argmax_args *a)
+{
+    (void)d, (void)a;
+}
+
+static void skip_moves(struct dev *d, const struct move_blocks_args *a)
 {
     (void)d, (void)a;
 }
@@ -119,18 +123,6 @@ static enum err wait_and_draw(struct dev *d, uint32_t side, void *to, size_t byt
     return OK;
 }
 
-static void *host_new(struct dev *d, size_t bytes)
-{
-    (void)d;
-    return mem_alloc(bytes);
-}
-
-static void host_free(struct dev *d, void *p)
-{
-    (void)d;
-    mem_free(p);
-}
-
 const struct ops *made_up_ops(uint64_t step_ns)
 {
     struct ops *t = &made_up.table;
@@ -147,10 +139,9 @@ const struct ops *made_up_ops(uint64_t step_ns)
     t->project = skip_project;
     t->gate_up = skip_gate_up;
     t->argmax = skip_argmax;
+    t->move_blocks = skip_moves;
     t->logits = take_time;
     t->sample = keep_asks;
-    t->host_new = host_new;
-    t->host_free = host_free;
     t->tokens_take = skip_tokens;
     t->fetch = note_fetch;
     t->fetched = wait_and_draw;

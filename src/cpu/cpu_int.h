@@ -235,6 +235,7 @@ void cpu_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args
 void cpu_logits(struct dev *d, const struct logits_args *a);
 void cpu_argmax(struct dev *d, const struct argmax_args *a);
 void cpu_copy_blocks(struct dev *d, const struct copy_blocks_args *a);
+void cpu_move_blocks(struct dev *d, const struct move_blocks_args *a);
 
 /* experts.c */
 void cpu_route(struct dev *d, const struct batch *b, const struct route_args *a);
@@ -255,6 +256,8 @@ enum err cpu_dev_alloc(struct dev *d, size_t bytes, void **out, struct error *e)
 void cpu_dev_free(struct dev *d, void *p);
 void cpu_dev_write(struct dev *d, void *to, const void *from, size_t bytes);
 void cpu_dev_read(struct dev *d, void *to, const void *from, size_t bytes);
+void *cpu_host_new(struct dev *d, size_t bytes);
+void cpu_host_free(struct dev *d, void *p);
 enum err cpu_dev_wait(struct dev *d, struct error *e) MUST_CHECK;
 uint32_t cpu_host_workers(const struct dev *d);
 void cpu_host_run(struct dev *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx);

@@ -153,6 +153,19 @@ void cpu_dev_read(struct dev *d, void *to, const void *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
+/* Zeroed by the system, as above: swap space costs nothing until it is used. */
+void *cpu_host_new(struct dev *d, size_t bytes)
+{
+    (void)d;
+    return mem_zalloc(bytes);
+}
+
+void cpu_host_free(struct dev *d, void *p)
+{
+    (void)d;
+    mem_free(p);
+}
+
 enum err cpu_dev_wait(struct dev *d, struct error *e)
 {
     d->failed = d->failed || fault_hit(FAULT_DEVICE);

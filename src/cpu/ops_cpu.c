@@ -442,3 +442,16 @@ void cpu_copy_blocks(struct dev *d, const struct copy_blocks_args *a)
             a->from->blocks + (uint64_t)a->src[i] * a->from->block_bytes, a->to->block_bytes);
     }
 }
+
+void cpu_move_blocks(struct dev *d, const struct move_blocks_args *a)
+{
+    const uint64_t bytes = a->kv->block_bytes;
+    (void)d;
+    for (uint32_t i = 0; i < a->n; i++) {
+        assert((a->is_out ? a->src[i] : a->dst[i]) < a->kv->n_blocks);
+        if (a->is_out)
+            memcpy(a->host + a->dst[i] * bytes, a->kv->blocks + a->src[i] * bytes, bytes);
+        else
+            memcpy(a->kv->blocks + a->dst[i] * bytes, a->host + a->src[i] * bytes, bytes);
+    }
+}

@@ -49,7 +49,8 @@ static enum err open_ref(const struct dev_options *o, struct dev **out, struct e
         .weight_drop = cpu_weight_drop, .acts_new = cpu_acts_new, .acts_free = cpu_acts_free, .embed = cpu_embed,      \
         .norm = cpu_norm, .qkv = cpu_qkv, .attend = cpu_attend, .project = cpu_project, .gate_up = cpu_gate_up,        \
         .route = cpu_route, .experts = cpu_experts, .logits = cpu_logits, .argmax = cpu_argmax,                        \
-        .copy_blocks = cpu_copy_blocks, .host_workers = cpu_host_workers, .host_run = cpu_host_run,                    \
+        .copy_blocks = cpu_copy_blocks, .move_blocks = cpu_move_blocks, .host_new = cpu_host_new,                      \
+        .host_free = cpu_host_free, .host_workers = cpu_host_workers, .host_run = cpu_host_run,                        \
     }
 
 static const struct {

@@ -127,6 +127,8 @@ struct dev {
     size_t asks_bytes, words_bytes, masks_bytes, adjusted_bytes;
     cudaStream_t aside; /* what comes by this one need not wait for the step */
     cudaEvent_t aside_there, aside_read;
+    cudaStream_t moves; /* move_blocks.cu */
+    cudaEvent_t moves_from, moves_done;
     unsigned char *fetched; /* host memory that copies end in: two sides of fetch_bytes */
     size_t fetch_bytes;
     cudaEvent_t fetch_done[2];
@@ -278,5 +280,6 @@ bool cuda_sample_open(struct dev *d); /* host memory for what is asked; dev_clos
 void cuda_sample(struct dev *d, const struct sample_args *a);
 void cuda_tokens_take(struct dev *d, int32_t *token, uint32_t n_rows, const uint32_t *from, uint32_t n);
 void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a);
+void cuda_move_blocks(struct dev *d, const struct move_blocks_args *a);
 
 #endif

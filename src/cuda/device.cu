@@ -54,14 +54,14 @@ static void dev_close(struct dev *d)
             cudaEventDestroy(d->fetch_done[i]);
     }
     mem_free(d->asks_host);
-    if (d->aside_there != NULL)
-        cudaEventDestroy(d->aside_there);
-    if (d->aside_read != NULL)
-        cudaEventDestroy(d->aside_read);
-    if (d->aside != NULL)
-        cudaStreamDestroy(d->aside);
-    if (d->stream != NULL)
-        cudaStreamDestroy(d->stream);
+    const cudaEvent_t events[] = {d->aside_there, d->aside_read, d->moves_from, d->moves_done};
+    for (size_t i = 0; i < COUNT_OF(events); i++)
+        if (events[i] != NULL)
+            cudaEventDestroy(events[i]);
+    const cudaStream_t streams[] = {d->aside, d->moves, d->stream};
+    for (size_t i = 0; i < COUNT_OF(streams); i++)
+        if (streams[i] != NULL)
+            cudaStreamDestroy(streams[i]);
     mem_free(d);
 }
 
@@ -102,8 +102,10 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     }
     CUDA_DO(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     CUDA_DO(d, cudaStreamCreateWithFlags(&d->aside, cudaStreamNonBlocking));
-    CUDA_DO(d, cudaEventCreateWithFlags(&d->aside_there, cudaEventDisableTiming));
-    CUDA_DO(d, cudaEventCreateWithFlags(&d->aside_read, cudaEventDisableTiming));
+    CUDA_DO(d, cudaStreamCreateWithFlags(&d->moves, cudaStreamNonBlocking));
+    cudaEvent_t *const events[] = {&d->aside_there, &d->aside_read, &d->moves_from, &d->moves_done};
+    for (size_t i = 0; i < COUNT_OF(events); i++)
+        CUDA_DO(d, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming));
     if (cublasLtCreate(&d->lt) != CUBLAS_STATUS_SUCCESS)
         cuda_note(d, 1000, "cublasLtCreate");
     CUDA_DO(d, cudaMalloc(&d->lt_workspace, LT_BYTES));
@@ -223,6 +225,7 @@ static void *host_new(struct dev *d, size_t bytes)
 
 static void host_free(struct dev *d, void *p)
 {
+    CUDA_DO(d, cudaStreamSynchronize(d->stream)); /* which waits for all others */
     CUDA_DO(d, cudaFreeHost(p));
 }
 
@@ -404,6 +407,8 @@ static const struct ops table = {
     .dev_write = cuda_write,
     .dev_read = dev_read,
     .dev_wait = dev_wait,
+    .host_new = host_new,
+    .host_free = host_free,
     .weight_bind = cuda_weight_bind,
     .weight_drop = cuda_weight_drop,
     .acts_new = acts_new,
@@ -425,9 +430,8 @@ static const struct ops table = {
     .logits = cuda_logits,
     .argmax = cuda_argmax,
     .copy_blocks = cuda_copy_blocks,
+    .move_blocks = cuda_move_blocks,
     .sample = cuda_sample,
-    .host_new = host_new,
-    .host_free = host_free,
     .tokens_take = cuda_tokens_take,
     .fetch = fetch,
     .fetched = fetched,

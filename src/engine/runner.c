@@ -12,7 +12,8 @@
  * made before, by those threads, while the device computes (masks.h). Either way the walk stands behind the newest
  * token, since the step before has been committed by then. Behind a guess that was right it is a copy that goes on.
  *
- * Swap space is plain host memory here: a block goes there and comes back in one copy. */
+ * Swap space is host memory of the device's own choosing. Blocks go there and come back by themselves, beside the step
+ * that runs and before the one of their plan; nobody waits for them here. */
 #include "base/mem.h"
 #include "base/team.h"
 #include "engine/runner_int.h"
@@ -22,25 +23,34 @@
 /* ---- forward ------------------------------------------------------------------------------------------------------
  */
 
+static void split(struct model_runner *m, const struct kv_copy *c, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        m->src[i] = c[i].src;
+        m->dst[i] = c[i].dst;
+    }
+}
+
+static enum err move(struct model_runner *m, bool is_out, const struct kv_copy *c, uint32_t n, struct error *e)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t place = is_out ? c[i].dst : c[i].src;
+        if (place >= m->n_host_blocks)
+            return FAIL(
+                e, ERR_INTERNAL, "swap %s host block %u of %u", is_out ? "to" : "from", place, m->n_host_blocks);
+    }
+    split(m, c, n);
+    if (n > 0)
+        decoder_move_blocks(m->d, is_out, m->host, m->src, m->dst, n);
+    return OK;
+}
+
 /* In the plan's order: swaps out, swaps in, copies. */
 static enum err do_copies(struct model_runner *m, const struct plan *p, struct error *e)
 {
-    for (uint32_t i = 0; i < p->n_out_copies; i++) {
-        const struct kv_copy c = plan_out_copies(p)[i];
-        if (c.dst >= m->n_host_blocks)
-            return FAIL(e, ERR_INTERNAL, "swap to host block %u of %u", c.dst, m->n_host_blocks);
-        decoder_read_block(m->d, c.src, m->host + c.dst * m->block_bytes);
-    }
-    for (uint32_t i = 0; i < p->n_in_copies; i++) {
-        const struct kv_copy c = plan_in_copies(p)[i];
-        if (c.src >= m->n_host_blocks)
-            return FAIL(e, ERR_INTERNAL, "swap from host block %u of %u", c.src, m->n_host_blocks);
-        decoder_write_block(m->d, c.dst, m->host + c.src * m->block_bytes);
-    }
-    for (uint32_t i = 0; i < p->n_copies; i++) {
-        m->src[i] = plan_copies(p)[i].src;
-        m->dst[i] = plan_copies(p)[i].dst;
-    }
+    TRY(move(m, true, plan_out_copies(p), p->n_out_copies, e));
+    TRY(move(m, false, plan_in_copies(p), p->n_in_copies, e));
+    split(m, plan_copies(p), p->n_copies);
     if (p->n_copies > 0)
         decoder_copy_blocks(m->d, m->src, m->dst, p->n_copies);
     return OK;
@@ -62,7 +72,8 @@ bool runner_all_greedy(const struct plan *p, const struct slots *slots)
 static enum err check_sizes(const struct model_runner *m, const struct plan *p, struct error *e)
 {
     if (p->n_rows > m->l.rows_max || p->n_seqs > m->l.seqs_max || p->n_out > m->l.out_max ||
-        p->n_table > m->l.table_max || p->n_copies > m->l.copies_max)
+        p->n_table > m->l.table_max || p->n_copies > m->l.copies_max || p->n_out_copies > m->l.copies_max ||
+        p->n_in_copies > m->l.copies_max)
         return FAIL(e, ERR_INTERNAL, "a plan of %u rows, %u sequences, %u outputs, %u blocks is over the runner's size",
             p->n_rows, p->n_seqs, p->n_out, p->n_table);
     return OK;
@@ -413,7 +424,7 @@ void model_runner_close(struct model_runner *m)
     mem_free(m->fetched);
     mem_free(m->masks);
     mem_free(m->walks);
-    mem_free(m->host);
+    decoder_host_free(m->d, m->host);
     mem_free(m->seqs);
     mem_free(m->src);
     mem_free(m->dst);
@@ -437,7 +448,6 @@ static void model_close(struct runner *r)
 static enum err make_room(struct model_runner *m, struct error *e)
 {
     const struct runner_limits *l = &m->l;
-    m->host = mem_array(m->n_host_blocks, m->block_bytes);
     m->seqs = mem_array(l->seqs_max, sizeof *m->seqs);
     m->src = mem_array(l->copies_max, sizeof *m->src);
     m->dst = mem_array(l->copies_max, sizeof *m->dst);
@@ -453,10 +463,16 @@ static enum err make_room(struct model_runner *m, struct error *e)
     m->pools = mem_array(l->seqs_max, sizeof *m->pools);
     m->masks = mem_array((size_t)l->out_max * m->mask_words, sizeof *m->masks);
     m->walks = mem_array(m->n_workers, m->walk_bytes);
-    if (m->host == NULL || m->seqs == NULL || m->src == NULL || m->dst == NULL || m->row == NULL || m->jobs == NULL ||
-        m->best == NULL || m->tokens == NULL || m->prompts == NULL || m->token_top == NULL || m->prompt_top == NULL ||
+    if (m->seqs == NULL || m->src == NULL || m->dst == NULL || m->row == NULL || m->jobs == NULL || m->best == NULL ||
+        m->tokens == NULL || m->prompts == NULL || m->token_top == NULL || m->prompt_top == NULL ||
         m->samplers == NULL || m->masks == NULL || m->walks == NULL || m->hidden == NULL || m->pools == NULL)
-        return FAIL(e, ERR_NOMEM, "no memory for a runner with %u host blocks", m->n_host_blocks);
+        return FAIL(e, ERR_NOMEM, "no memory for a runner of %u rows", l->rows_max);
+    if (m->n_host_blocks > 0) {
+        m->host = decoder_host_new(m->d, m->n_host_blocks * m->block_bytes);
+        if (m->host == NULL)
+            return FAIL(e, ERR_NOMEM, "no host memory for a swap space of %llu MiB; lower --swap-space",
+                (unsigned long long)(m->n_host_blocks * m->block_bytes >> 20));
+    }
     if (!decoder_lends_logits(m->d)) {
         m->fetched = mem_array((size_t)2 * FETCH_ROWS * m->vocab, sizeof *m->fetched);
         if (m->fetched == NULL)

@@ -30,7 +30,7 @@ struct model_runner {
     struct runner_limits l;
     uint32_t vocab, n_host_blocks, n_workers;
     uint64_t block_bytes;
-    unsigned char *host; /* [n_host_blocks][block_bytes] */
+    unsigned char *host; /* [n_host_blocks][block_bytes]; the device copies from and to it */
     struct batch_seq *seqs;
     uint32_t *src, *dst;       /* [copies_max] */
     struct sampler **samplers; /* [n_workers] */

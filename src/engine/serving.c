@@ -233,19 +233,22 @@ static enum err measure_swap(struct serving *s, struct error *e)
 {
     if (s->n_host_blocks == 0 || s->decoder == NULL || s->sched.swap_ns_per_block > 0.0)
         return OK;
-    void *block = mem_alloc(s->block_bytes);
+    const uint32_t place = 0;
+    unsigned char *block = decoder_host_new(s->decoder, s->block_bytes);
     if (block == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for a block");
     struct clock clock;
     clock_init(&clock);
     const uint64_t start = clock_now(&clock);
     for (uint32_t i = 0; i < SWAP_PROBES; i++) {
-        decoder_read_block(s->decoder, i % s->n_blocks, block);
-        decoder_write_block(s->decoder, i % s->n_blocks, block);
+        const uint32_t b = i % s->n_blocks;
+        decoder_move_blocks(s->decoder, true, block, &b, &place, 1);
+        decoder_move_blocks(s->decoder, false, block, &place, &b, 1);
     }
+    const enum err err = decoder_wait(s->decoder, e);
     s->sched.swap_ns_per_block = (double)(clock_now(&clock) - start) / (2.0 * SWAP_PROBES);
-    mem_free(block);
-    return OK;
+    decoder_host_free(s->decoder, block);
+    return err;
 }
 
 /* Equal for what computes the same bits: every weight's name, type, shape and first bytes, the kernels, the KV type;

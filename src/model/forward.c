@@ -235,17 +235,6 @@ bool decoder_is_ahead(const struct decoder *d)
     return d->ops->sample != NULL;
 }
 
-void *decoder_host_new(struct decoder *d, size_t bytes)
-{
-    return d->ops->host_new(d->dev, bytes);
-}
-
-void decoder_host_free(struct decoder *d, void *p)
-{
-    if (p != NULL)
-        d->ops->host_free(d->dev, p);
-}
-
 void decoder_sample(struct decoder *d, const struct decoder_asks *a, uint32_t side, bool wants_top)
 {
     const uint32_t n = a->n;
@@ -360,14 +349,20 @@ void decoder_copy_blocks(struct decoder *d, const uint32_t *src, const uint32_t 
         d->dev, &(struct copy_blocks_args){.from = &d->kv, .to = &d->kv, .src = src, .dst = dst, .n = n});
 }
 
-void decoder_read_block(struct decoder *d, uint32_t block, void *to_host)
+void *decoder_host_new(struct decoder *d, size_t bytes)
 {
-    assert(block < d->kv.n_blocks);
-    d->ops->dev_read(d->dev, to_host, d->kv.blocks + block * d->kv.block_bytes, d->kv.block_bytes);
+    return d->ops->host_new(d->dev, bytes);
 }
 
-void decoder_write_block(struct decoder *d, uint32_t block, const void *from_host)
+void decoder_host_free(struct decoder *d, void *p)
 {
-    assert(block < d->kv.n_blocks);
-    d->ops->dev_write(d->dev, d->kv.blocks + block * d->kv.block_bytes, from_host, d->kv.block_bytes);
+    if (p != NULL)
+        d->ops->host_free(d->dev, p);
+}
+
+void decoder_move_blocks(
+    struct decoder *d, bool is_out, unsigned char *host, const uint32_t *src, const uint32_t *dst, uint32_t n)
+{
+    d->ops->move_blocks(d->dev,
+        &(struct move_blocks_args){.kv = &d->kv, .host = host, .src = src, .dst = dst, .n = n, .is_out = is_out});
 }

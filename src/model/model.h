@@ -111,8 +111,6 @@ struct decoder_asks {
     uint32_t n, n_words, n_masks;
 };
 void decoder_sample(struct decoder *d, const struct decoder_asks *a, uint32_t side, bool wants_top);
-void *decoder_host_new(struct decoder *d, size_t bytes); /* see ops.h; NULL: no memory */
-void decoder_host_free(struct decoder *d, void *p);      /* before decoder_close; NULL is fine */
 enum err decoder_sampled(struct decoder *d, uint32_t side, uint32_t n, struct sample_got *got, struct sample_top *top,
     struct error *e) MUST_CHECK;
 void decoder_send_best(struct decoder *d, uint32_t side);
@@ -132,9 +130,12 @@ enum err decoder_wait(struct decoder *d, struct error *e) MUST_CHECK; /* all is 
 uint32_t decoder_host_workers(const struct decoder *d);
 void decoder_host_run(struct decoder *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx);
 
-/* KV blocks, in the order of the calls and before the next step: from block to block, and to and from the host. */
+/* KV blocks, in the order of the calls and before the next step: from block to block; and between blocks and places in
+ * host memory of decoder_host_new, beside the step that runs (in which order: move_blocks in ops.h). */
 void decoder_copy_blocks(struct decoder *d, const uint32_t *src, const uint32_t *dst, uint32_t n);
-void decoder_read_block(struct decoder *d, uint32_t block, void *to_host);
-void decoder_write_block(struct decoder *d, uint32_t block, const void *from_host);
+void decoder_move_blocks(
+    struct decoder *d, bool is_out, unsigned char *host, const uint32_t *src, const uint32_t *dst, uint32_t n);
+void *decoder_host_new(struct decoder *d, size_t bytes); /* see ops.h; NULL: no memory */
+void decoder_host_free(struct decoder *d, void *p);      /* before decoder_close; NULL is fine */
 
 #endif

@@ -276,12 +276,27 @@ struct sample_args {
     uint32_t *chosen;
 };
 
-/* Copy whole blocks, for forks and swaps: dst[i] <- src[i] in ascending i. The two caches may be the same one. */
+/* Copy whole blocks, for forks: dst[i] <- src[i] in ascending i. The two caches may be the same one. */
 struct copy_blocks_args {
     const struct kv_cache *from;
     struct kv_cache *to;
     const uint32_t *src, *dst; /* host */
     uint32_t n;
+};
+
+/* Move whole blocks between a cache and host memory, for swaps: dst[i] <- src[i] in ascending i, one side blocks of the
+ * cache, the other places of block_bytes in the host's memory.
+ *
+ * The order, which the device keeps; the caller waits for nothing. Moves are made in the order of the calls. A move out
+ * begins behind the ops that were called before it. A move in begins behind the moves before it alone, beside whatever
+ * the device is at: nothing in flight may touch its blocks (kv.h's fences). Ops that are called behind a move, in or
+ * out, begin when it is done; so when one of them is known to be done, the host's memory is the caller's again. */
+struct move_blocks_args {
+    const struct kv_cache *kv;
+    unsigned char *host;       /* of host_new */
+    const uint32_t *src, *dst; /* host; read before the return */
+    uint32_t n;
+    bool is_out; /* to the host */
 };
 
 /* ---- the contract ------------------------------------------------------------------------------------------------ */
@@ -329,7 +344,8 @@ struct ops {
     bool checks_weights; /* weight_bind refuses values that are not finite (ERR_FORMAT); else whoever binds looks */
 
     /* Devices and memory. alloc gives zeroed memory aligned to 64 bytes; read and write move bytes from and to the host
-     * in stream order, and read waits for what it reads. */
+     * in stream order, and read waits for what it reads. host_new is host memory that the device copies from and to by
+     * itself; NULL: there is none. host_free waits until it does not. */
     enum err (*dev_open)(const struct dev_options *o, struct dev **out, struct error *e);
     void (*dev_close)(struct dev *d);
     enum err (*dev_alloc)(struct dev *d, size_t bytes, void **out, struct error *e);
@@ -337,6 +353,8 @@ struct ops {
     void (*dev_write)(struct dev *d, void *to, const void *from_host, size_t bytes);
     void (*dev_read)(struct dev *d, void *to_host, const void *from, size_t bytes);
     enum err (*dev_wait)(struct dev *d, struct error *e); /* all of it done; the first device fault, for ever */
+    void *(*host_new)(struct dev *d, size_t bytes);
+    void (*host_free)(struct dev *d, void *p); /* NULL is fine */
 
     /* Weights: check the dtype, then repack, upload or use in place: the bytes must outlive the weight. v is one matrix
      * [out][in], one stack of them [mat][out][in], or n_views matrices of one dtype and shape. ERR_UNSUPPORTED names a
@@ -375,14 +393,13 @@ struct ops {
     void (*logits)(struct dev *d, const struct logits_args *a);
     void (*argmax)(struct dev *d, const struct argmax_args *a);
     void (*copy_blocks)(struct dev *d, const struct copy_blocks_args *a);
+    void (*move_blocks)(struct dev *d, const struct move_blocks_args *a);
 
     /* Only on an asynchronous device, else NULL. Choosing where the logits are; tokens that nobody has read yet: a
      * token -1 - i becomes from[i], or 0 where that is no token below n; and reading later: fetch starts a copy to one
      * of two sides (0, 1), fetched waits for it, and for nothing that came behind. At most dev_options.out_max * 256
      * bytes. */
     void (*sample)(struct dev *d, const struct sample_args *a);
-    void *(*host_new)(struct dev *d, size_t bytes); /* host memory that the device copies from by itself; NULL: none */
-    void (*host_free)(struct dev *d, void *p);      /* NULL is fine */
     void (*tokens_take)(struct dev *d, int32_t *token, uint32_t n_rows, const uint32_t *from, uint32_t n);
     void (*fetch)(struct dev *d, uint32_t side, const void *from, size_t bytes);
     enum err (*fetched)(struct dev *d, uint32_t side, void *to, size_t bytes, struct error *e);

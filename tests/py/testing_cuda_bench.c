@@ -72,7 +72,7 @@ EXPORT void quern_bench_close(struct cuda_bench *b)
 static enum err fill_cache(struct cuda_bench *b)
 {
     const struct kv_cache *kv = decoder_kv(b->decoder);
-    unsigned char *block = mem_aligned(64, kv->block_bytes);
+    unsigned char *block = decoder_host_new(b->decoder, kv->block_bytes);
     float *values = mem_array(4096, sizeof *values);
     enum err err = block == NULL || values == NULL ? ERR_NOMEM : OK;
     const struct dtype_info *info = dtype_info(b->o.kv_dtype);
@@ -88,10 +88,10 @@ static enum err fill_cache(struct cuda_bench *b)
     for (size_t at = 0; err == OK && !is_q8 && at < kv->block_bytes; at += step)
         info->quant(values, block + at, MIN(step, kv->block_bytes - at) / info->block_bytes * info->block_elems);
     if (err == OK)
-        decoder_write_block(b->decoder, 0, block);
+        decoder_move_blocks(b->decoder, false, block, &(uint32_t){0}, &(uint32_t){0}, 1);
     for (uint32_t i = 1; err == OK && i < kv->n_blocks; i++) /* on the device: there may be a hundred gigabytes */
         decoder_copy_blocks(b->decoder, &(uint32_t){0}, &i, 1);
-    mem_free(block);
+    decoder_host_free(b->decoder, block);
     mem_free(values);
     return err;
 }

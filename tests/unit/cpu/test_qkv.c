@@ -342,6 +342,36 @@ static void blocks_are_copied_in_order_within_and_between_caches(void **state)
     }
 }
 
+static void blocks_go_to_the_host_and_come_back(void **state)
+{
+    (void)state;
+    struct rig rig;
+    for (uint32_t at = 0; rig_next(&rig, &at);) {
+        struct dev *d = rig_open(&rig, 2, 1);
+        unsigned char a[3][48];
+        const struct kv_cache kv = {.blocks = a[0], .n_blocks = 3, .block_tokens = 16, .block_bytes = 48};
+        unsigned char *host = rig.ops->host_new(d, (size_t)4 * 48);
+        assert_non_null(host);
+        for (int i = 0; i < 3; i++)
+            memset(a[i], i + 1, 48);
+        struct move_blocks_args m = {.kv = &kv,
+            .host = host,
+            .src = (const uint32_t[]){2, 0},
+            .dst = (const uint32_t[]){3, 1},
+            .n = 2,
+            .is_out = true};
+        rig.ops->move_blocks(d, &m);
+        assert_true(host[0] == 0 && host[48] == 1 && host[95] == 1 && host[96] == 0 && host[144] == 3);
+        m.src = (const uint32_t[]){3, 1};
+        m.dst = (const uint32_t[]){0, 1};
+        m.is_out = false;
+        rig.ops->move_blocks(d, &m);
+        assert_true(a[0][0] == 3 && a[0][47] == 3 && a[1][0] == 1 && a[1][47] == 1 && a[2][0] == 3);
+        rig.ops->host_free(d, host);
+        rig.ops->dev_close(d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,6 +379,7 @@ int main(void)
         cmocka_unit_test(the_cache_takes_rounded_rows_at_their_slots_and_nothing_else),
         cmocka_unit_test(a_bad_value_makes_its_quantised_group_nan_and_no_other),
         cmocka_unit_test(blocks_are_copied_in_order_within_and_between_caches),
+        cmocka_unit_test(blocks_go_to_the_host_and_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,18 +35,6 @@ static void sample(struct dev *d, const struct sample_args *a)
     }
 }
 
-static void *host_new(struct dev *d, size_t bytes)
-{
-    (void)d;
-    return mem_alloc(bytes);
-}
-
-static void host_free(struct dev *d, void *p)
-{
-    (void)d;
-    mem_free(p);
-}
-
 static void tokens_take(struct dev *d, int32_t *token, uint32_t n_rows, const uint32_t *from, uint32_t n)
 {
     (void)d;
@@ -118,8 +106,6 @@ const struct ops *device_ops(void)
     table.host_workers = NULL;
     table.host_run = NULL;
     table.sample = sample;
-    table.host_new = host_new;
-    table.host_free = host_free;
     table.tokens_take = tokens_take;
     table.fetch = fetch;
     table.fetched = fetched;
