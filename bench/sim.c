@@ -71,6 +71,8 @@ static void print_totals(const struct sim_totals *t, double wall_s)
         {"blocks copied on write", t->copied},
         {"prefix hits", t->hits},
         {"blocks evicted", t->evicted},
+        {"of these to the host", t->kept},
+        {"and back from it", t->restored},
         {"rows computed for the ended", t->surplus_rows},
         {"devices broken", t->breaks},
         {"guesses verified", t->guesses},

@@ -152,7 +152,8 @@ class Soak:
         kv = stats["kv"]
         if json.loads(self.call("/stats")[1])["state"] != "ready" or self.call("/readyz")[0] != 200:
             self.fail("at rest the server is not ready: its audit failed, or it did")
-        if kv["held"] or kv["free"] + kv["cached"] + kv["parked"] != kv["blocks"] or kv["host_free"] != kv["host"]:
+        if kv["held"] or kv["free"] + kv["cached"] + kv["parked"] != kv["blocks"] or \
+                kv["host_free"] + kv["host_cached"] != kv["host"]:
             self.fail(f"KV blocks are missing at rest: {kv}")
         found = {"memory": self.memory(), "files": self.files(), "requests": stats["requests"]}
         self.open.set()

@@ -65,7 +65,7 @@ struct quern_options {
     uint32_t max_sequences;  /* computed together; 0 = the default */
     uint32_t max_rows;       /* tokens of one step; 0 = the default */
     uint32_t kv_blocks;      /* of 16 tokens; 0 = from the memory there is */
-    uint64_t swap_bytes;     /* host memory for sequences that have to make room */
+    uint64_t swap_bytes;     /* host memory for sequences that have to make room, and for evicted prefixes */
     int prefix_cache;        /* keep what was computed for prompts that begin alike; 1 by default */
     const char *record_path; /* write every decision of the scheduler there, for `quern replay`; NULL = no */
 };

@@ -125,6 +125,12 @@ static void engine_numbers(struct metrics *m)
     counter(m, "vllm:generation_tokens", "Tokens generated.", st->output_tokens);
     counter(m, "vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", kv->tokens_asked);
     counter(m, "vllm:prefix_cache_hits", "Tokens found in the prefix cache.", kv->tokens_found);
+    gauge(m, "quern_host_blocks", "Blocks that the swap space has room for.", kv->n_host);
+    gauge(m, "quern_host_cached_blocks", "Blocks of the swap space that hold evicted prefixes.", kv->n_host_cached);
+    counter(m, "quern_prefix_evicted_blocks", "Blocks evicted from the prefix cache.", kv->evicted);
+    counter(m, "quern_prefix_kept_blocks", "Of these, blocks that went to the swap space.", kv->kept);
+    counter(m, "quern_prefix_restored_blocks", "Blocks that came back from the swap space.", kv->restored);
+    counter(m, "quern_prefix_host_hits", "Lookups that found blocks in the swap space.", kv->host_hits);
     counter(m, "vllm:gpu_prefix_cache_queries", "The old name of vllm:prefix_cache_queries.", kv->tokens_asked);
     counter(m, "vllm:gpu_prefix_cache_hits", "The old name of vllm:prefix_cache_hits.", kv->tokens_found);
     guess_numbers(m);

@@ -23,14 +23,16 @@ static void add_kv(const struct server *s, const struct engine_stats *st, struct
     const struct kv_stats *k = &st->kv;
     buf_addf(b,
         "\"kv\":{\"blocks\":%u,\"block_tokens\":%u,\"free\":%u,\"cached\":%u,\"parked\":%u,\"held\":%u,\"shared\":%u,"
-        "\"host\":%u,\"host_free\":%u},",
+        "\"host\":%u,\"host_free\":%u,\"host_cached\":%u},",
         k->n_blocks, s->serving->block_tokens, k->n_free, k->n_cached, k->n_parked, k->n_held, k->n_shared, k->n_host,
-        k->n_host_free);
+        k->n_host_free, k->n_host_cached);
     buf_addf(b,
         "\"prefix\":{\"lookups\":%llu,\"exact\":%llu,\"prefix\":%llu,\"miss\":%llu,\"tokens_asked\":%llu,"
-        "\"tokens_found\":%llu},",
+        "\"tokens_found\":%llu,\"evicted\":%llu,\"kept\":%llu,\"restored\":%llu,\"host_hits\":%llu},",
         (unsigned long long)k->lookups, (unsigned long long)k->exact, (unsigned long long)k->prefix,
-        (unsigned long long)k->miss, (unsigned long long)k->tokens_asked, (unsigned long long)k->tokens_found);
+        (unsigned long long)k->miss, (unsigned long long)k->tokens_asked, (unsigned long long)k->tokens_found,
+        (unsigned long long)k->evicted, (unsigned long long)k->kept, (unsigned long long)k->restored,
+        (unsigned long long)k->host_hits);
 }
 
 static void add_counts(const struct engine_stats *st, struct buf *b)

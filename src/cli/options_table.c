@@ -213,7 +213,8 @@ static const struct option_row rows[] = {
         .fallback = "1GiB",
         .value = "SIZE",
         .verbs = "serve",
-        .help = "Host memory for sequences that have to make room; 0 computes them again instead."},
+        .help = "Host memory for sequences that have to make room, and as far as they leave it for prefixes that were "
+                "evicted; 0 computes both again instead."},
 
     /* Scheduling */
     {.name = "max-num-batched-tokens",

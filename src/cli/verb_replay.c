@@ -24,10 +24,11 @@ static void print_step(void *ctx, const struct replay_step *s)
         out_printf(p->out,
             "{\"step\":%llu,\"ms\":%.3f,\"depth\":%u,\"rows\":%u,\"seqs\":%u,\"prompts\":%u,\"waiting\":%u,\"running\":"
             "%u,"
-            "\"swapped\":%u,\"free\":%u,\"held\":%u,\"cached\":%u,\"parked\":%u,\"copies\":%u,\"out\":%u,\"in\":%u}\n",
+            "\"swapped\":%u,\"free\":%u,\"held\":%u,\"cached\":%u,\"parked\":%u,\"copies\":%u,\"out\":%u,\"in\":%u,"
+            "\"evictions\":%u,\"restores\":%u}\n",
             (unsigned long long)plan->step, ms, plan->depth, plan->n_rows, plan->n_seqs, chunks, s->sched.n_waiting,
             s->sched.n_running, s->sched.n_swapped, s->kv.n_free, s->kv.n_held, s->kv.n_cached, s->kv.n_parked,
-            plan->n_copies, plan->n_out_copies, plan->n_in_copies);
+            plan->n_copies, plan->n_out_copies, plan->n_in_copies, plan->n_evictions, plan->n_restores);
         return;
     }
     if (!p->has_heading)
@@ -39,6 +40,8 @@ static void print_step(void *ctx, const struct replay_step *s)
         s->kv.n_cached, s->kv.n_parked);
     if (plan->n_copies + plan->n_out_copies + plan->n_in_copies > 0)
         out_printf(p->out, "%u cow, %u out, %u in", plan->n_copies, plan->n_out_copies, plan->n_in_copies);
+    if (plan->n_evictions + plan->n_restores > 0)
+        out_printf(p->out, "  %u evicted to the host, %u back", plan->n_evictions, plan->n_restores);
     out_text(p->out, "\n");
 }
 
@@ -69,6 +72,8 @@ static void print_summary(const struct replay_summary *s, struct out *out)
     print_ends(s, out);
     out_printf(out, "blocks       %u, at most %u held; %llu copied, %llu swapped\n", s->kv.n_blocks, s->blocks_held_max,
         (unsigned long long)s->copied_blocks, (unsigned long long)s->swapped_blocks);
+    out_printf(out, "evicted      %llu, %llu of them to the host, from where %llu came back\n",
+        (unsigned long long)s->kv.evicted, (unsigned long long)s->kv.kept, (unsigned long long)s->kv.restored);
     out_printf(out, "prefixes     %llu of %llu prompt tokens found\n", (unsigned long long)s->kv.tokens_found,
         (unsigned long long)s->kv.tokens_asked);
     out_printf(out, "preempted    %llu swapped, %llu computed again\n", (unsigned long long)s->sched.preempted_swap,

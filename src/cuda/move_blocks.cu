@@ -5,7 +5,7 @@
 void cuda_move_blocks(struct dev *d, const struct move_blocks_args *a)
 {
     const uint64_t bytes = a->kv->block_bytes;
-    if (a->is_out) { /* the step that flies may still write them */
+    if (a->waits) { /* the step that flies may still write them */
         CUDA_DO(d, cudaEventRecord(d->moves_from, d->stream));
         CUDA_DO(d, cudaStreamWaitEvent(d->moves, d->moves_from, 0));
     }

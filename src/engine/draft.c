@@ -112,7 +112,7 @@ static bool seq_open(struct draft *d, const struct spec_ask *a, uint32_t known)
     struct draft_seq made = {.ticket = a->ticket, .is_open = true};
     if (d->n_open == d->opens_max && !evict(d))
         return false;
-    if (kv_seq_open(d->kv, key, d->ids, known, true, &made.kv, &made.seen, &hit) != OK)
+    if (kv_seq_open(d->kv, key, d->ids, known, true, 0, &made.kv, &made.seen, &hit) != OK)
         return false;
     made.base = made.seen;
     *q = made;

@@ -83,11 +83,12 @@ static enum err copy_cells(struct cell *to, uint32_t n_to, const struct cell *fr
 
 static enum err do_copies(struct fake_runner *f, const struct plan *p, struct error *e)
 {
-    TRY(copy_cells(
-        f->host, f->n_host_blocks, f->cells, f->n_blocks, plan_out_copies(p), p->n_out_copies, f->block_tokens, e));
-    TRY(copy_cells(
-        f->cells, f->n_blocks, f->host, f->n_host_blocks, plan_in_copies(p), p->n_in_copies, f->block_tokens, e));
-    return copy_cells(f->cells, f->n_blocks, f->cells, f->n_blocks, plan_copies(p), p->n_copies, f->block_tokens, e);
+    const uint32_t n = f->n_blocks, n_host = f->n_host_blocks, bt = f->block_tokens;
+    TRY(copy_cells(f->host, n_host, f->cells, n, plan_evictions(p), p->n_evictions, bt, e));
+    TRY(copy_cells(f->host, n_host, f->cells, n, plan_out_copies(p), p->n_out_copies, bt, e));
+    TRY(copy_cells(f->cells, n, f->host, n_host, plan_restores(p), p->n_restores, bt, e));
+    TRY(copy_cells(f->cells, n, f->host, n_host, plan_in_copies(p), p->n_in_copies, bt, e));
+    return copy_cells(f->cells, n, f->cells, n, plan_copies(p), p->n_copies, bt, e);
 }
 
 /* The slot of a position of a sequence, through its table. */
@@ -194,7 +195,8 @@ static uint64_t cost_of(const struct fake_runner *f, const struct plan *p)
         ns += f->o.seq_context_ns * s->n_kv;
         ns += f->o.row_context_ns * s->n_rows * (s->first_pos + (s->n_rows + 1) * 0.5);
     }
-    return (uint64_t)(ns + f->o.swap_ns_per_block * (p->n_out_copies + p->n_in_copies));
+    /* evictions go beside the step before */
+    return (uint64_t)(ns + f->o.swap_ns_per_block * (p->n_out_copies + p->n_in_copies + p->n_restores));
 }
 
 static enum err check_sizes(const struct fake_runner *f, const struct plan *p, struct error *e)

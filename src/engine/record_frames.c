@@ -140,6 +140,8 @@ void record_plan_parts(const struct plan *p, struct plan_part out[PLAN_PARTS])
         {plan_copies(p), p->n_copies * sizeof(struct kv_copy)},
         {plan_out_copies(p), p->n_out_copies * sizeof(struct kv_copy)},
         {plan_in_copies(p), p->n_in_copies * sizeof(struct kv_copy)},
+        {plan_evictions(p), p->n_evictions * sizeof(struct kv_copy)},
+        {plan_restores(p), p->n_restores * sizeof(struct kv_copy)},
     };
     memcpy(out, parts, sizeof parts);
 }

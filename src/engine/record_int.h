@@ -6,7 +6,7 @@
 #include "engine/record.h"
 
 #define RECORD_MAGIC   "quernrec"
-#define RECORD_VERSION 4u
+#define RECORD_VERSION 5u
 
 enum frame_kind {
     FRAME_OPTIONS = 1,
@@ -40,7 +40,7 @@ uint64_t field_get(const void *from, const struct field *f);
 void field_set(void *to, const struct field *f, uint64_t bits);
 
 /* The used parts of a plan, in order; n of them. The header goes first, with its capacities. */
-#define PLAN_PARTS 11
+#define PLAN_PARTS 13
 struct plan_part {
     const void *p;
     size_t bytes;

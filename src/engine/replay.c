@@ -377,7 +377,7 @@ static void count_step(struct replay *r, const struct plan *p)
 static enum err compare_plan(struct replay *r, struct reader *in, const struct plan *p, struct error *e)
 {
     static const char *const names[PLAN_PARTS] = {"header", "tokens", "positions", "sequences of rows", "KV slots",
-        "output rows", "sequences", "block tables", "copies", "swaps out", "swaps in"};
+        "output rows", "sequences", "block tables", "copies", "swaps out", "swaps in", "evictions", "restores"};
     struct plan_part parts[PLAN_PARTS];
     record_plan_parts(p, parts);
     for (int i = 0; i < PLAN_PARTS; i++) {

@@ -31,8 +31,11 @@ static void split(struct model_runner *m, const struct kv_copy *c, uint32_t n)
     }
 }
 
-static enum err move(struct model_runner *m, bool is_out, const struct kv_copy *c, uint32_t n, struct error *e)
+enum way { EVICT, SWAP_OUT, BRING_IN };
+
+static enum err move(struct model_runner *m, enum way way, const struct kv_copy *c, uint32_t n, struct error *e)
 {
+    const bool is_out = way != BRING_IN;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t place = is_out ? c[i].dst : c[i].src;
         if (place >= m->n_host_blocks)
@@ -41,15 +44,19 @@ static enum err move(struct model_runner *m, bool is_out, const struct kv_copy *
     }
     split(m, c, n);
     if (n > 0)
-        decoder_move_blocks(m->d, is_out, m->host, m->src, m->dst, n);
+        decoder_move_blocks(m->d,
+            (struct move_blocks_args){
+                .host = m->host, .src = m->src, .dst = m->dst, .n = n, .is_out = is_out, .waits = way == SWAP_OUT});
     return OK;
 }
 
-/* In the plan's order: swaps out, swaps in, copies. */
+/* In the plan's order. */
 static enum err do_copies(struct model_runner *m, const struct plan *p, struct error *e)
 {
-    TRY(move(m, true, plan_out_copies(p), p->n_out_copies, e));
-    TRY(move(m, false, plan_in_copies(p), p->n_in_copies, e));
+    TRY(move(m, EVICT, plan_evictions(p), p->n_evictions, e));
+    TRY(move(m, SWAP_OUT, plan_out_copies(p), p->n_out_copies, e));
+    TRY(move(m, BRING_IN, plan_restores(p), p->n_restores, e));
+    TRY(move(m, BRING_IN, plan_in_copies(p), p->n_in_copies, e));
     split(m, plan_copies(p), p->n_copies);
     if (p->n_copies > 0)
         decoder_copy_blocks(m->d, m->src, m->dst, p->n_copies);
@@ -73,7 +80,7 @@ static enum err check_sizes(const struct model_runner *m, const struct plan *p, 
 {
     if (p->n_rows > m->l.rows_max || p->n_seqs > m->l.seqs_max || p->n_out > m->l.out_max ||
         p->n_table > m->l.table_max || p->n_copies > m->l.copies_max || p->n_out_copies > m->l.copies_max ||
-        p->n_in_copies > m->l.copies_max)
+        p->n_in_copies > m->l.copies_max || p->n_evictions > m->l.copies_max || p->n_restores > m->l.copies_max)
         return FAIL(e, ERR_INTERNAL, "a plan of %u rows, %u sequences, %u outputs, %u blocks is over the runner's size",
             p->n_rows, p->n_seqs, p->n_out, p->n_table);
     return OK;

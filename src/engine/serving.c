@@ -233,7 +233,6 @@ static enum err measure_swap(struct serving *s, struct error *e)
 {
     if (s->n_host_blocks == 0 || s->decoder == NULL || s->sched.swap_ns_per_block > 0.0)
         return OK;
-    const uint32_t place = 0;
     unsigned char *block = decoder_host_new(s->decoder, s->block_bytes);
     if (block == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for a block");
@@ -241,9 +240,10 @@ static enum err measure_swap(struct serving *s, struct error *e)
     clock_init(&clock);
     const uint64_t start = clock_now(&clock);
     for (uint32_t i = 0; i < SWAP_PROBES; i++) {
-        const uint32_t b = i % s->n_blocks;
-        decoder_move_blocks(s->decoder, true, block, &b, &place, 1);
-        decoder_move_blocks(s->decoder, false, block, &place, &b, 1);
+        const uint32_t b = i % s->n_blocks, place = 0;
+        decoder_move_blocks(s->decoder,
+            (struct move_blocks_args){.host = block, .src = &b, .dst = &place, .n = 1, .is_out = true, .waits = true});
+        decoder_move_blocks(s->decoder, (struct move_blocks_args){.host = block, .src = &place, .dst = &b, .n = 1});
     }
     const enum err err = decoder_wait(s->decoder, e);
     s->sched.swap_ns_per_block = (double)(clock_now(&clock) - start) / (2.0 * SWAP_PROBES);

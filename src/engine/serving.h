@@ -37,7 +37,7 @@ struct serving_options {
     uint32_t n_blocks;     /* of the KV pool; 0 = from the memory that is there */
     double memory_share;   /* of the memory left beside the weights that the KV pool may take; 0 = the default */
     uint64_t memory_bytes; /* to count on; 0 = what this machine has free */
-    uint64_t swap_bytes;   /* of host memory for swapped sequences; 0 = none */
+    uint64_t swap_bytes;   /* of host memory for swapped sequences and evicted prefixes; 0 = none */
 
     struct sched_options sched;    /* block_tokens, max_num_seqs, max_batched_tokens and the policies; start from
                                       serving_sched_default. context_max, out_max and swap cost are set here */

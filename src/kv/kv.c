@@ -27,13 +27,14 @@ static enum err kv_init(struct kv *kv, struct error *e)
 {
     const struct kv_options *const o = &kv->o;
     uint64_t n_slots = 16;
-    while (n_slots < 2 * (uint64_t)o->n_blocks)
+    const size_t n_entries = (size_t)o->n_blocks + o->n_host_blocks;
+    while (n_slots < 2 * (uint64_t)n_entries)
         n_slots *= 2;
     kv->slot_mask = n_slots - 1;
     kv->hash = hash64;
     TRY(kv_pool_init(&kv->device, o->n_blocks, "KV blocks", e));
     TRY(kv_pool_init(&kv->host, o->n_host_blocks, "swap blocks", e));
-    kv->ids = mem_array((size_t)o->n_blocks * o->block_tokens, sizeof kv->ids[0]);
+    kv->ids = mem_array(n_entries * o->block_tokens, sizeof kv->ids[0]);
     kv->slots = mem_array(n_slots, sizeof kv->slots[0]);
     kv->seqs = mem_array(o->seqs_max, sizeof kv->seqs[0]);
     kv->tables = mem_array((size_t)o->seqs_max * o->seq_blocks_max, sizeof kv->tables[0]);
@@ -90,18 +91,29 @@ void kv_fence_done(struct kv *kv, uint64_t fence)
     kv_pool_fence_done(&kv->host, fence);
 }
 
-void kv_forget(struct kv *kv)
+void kv_tier_use(struct kv *kv, struct kv_tier *t)
+{
+    kv->tier = t;
+}
+
+static void pool_forget(struct kv *kv, struct kv_pool *p, uint32_t first_entry)
 {
     static const struct {
         enum kv_list from, to;
     } moves[] = {{LIST_CACHED, LIST_FREE}, {LIST_WARM, LIST_PARKED}};
     for (size_t i = 0; i < COUNT_OF(moves); i++) {
         uint32_t b;
-        while ((b = kv_list_first(&kv->device, moves[i].from)) != KV_NONE) {
-            kv_index_remove(kv, b);
-            kv_list_move(&kv->device, b, moves[i].to);
+        while ((b = kv_list_first(p, moves[i].from)) != KV_NONE) {
+            kv_index_remove(kv, first_entry + b);
+            kv_list_move(p, b, moves[i].to);
         }
     }
+}
+
+void kv_forget(struct kv *kv)
+{
+    pool_forget(kv, &kv->device, 0);
+    pool_forget(kv, &kv->host, kv->device.n);
 }
 
 void kv_stats(const struct kv *kv, struct kv_stats *out)
@@ -115,6 +127,7 @@ void kv_stats(const struct kv *kv, struct kv_stats *out)
     out->n_parked = d->count[LIST_PARKED];
     out->n_host = kv->host.n;
     out->n_host_free = kv->host.count[LIST_FREE];
+    out->n_host_cached = kv->host.count[LIST_CACHED] + kv->host.count[LIST_WARM];
     out->n_shared = d->n_shared;
 }
 

@@ -1,6 +1,6 @@
 /* kv: who holds which block of the KV cache. Owns the block pool, every sequence's block table, the prefix index and
- * the slots of the host swap space. Integers only: it never sees a device pointer, so it runs under the simulator as it
- * runs under a model. What is to be copied where comes out as pairs of block numbers, and the caller has it done.
+ * the places of the host swap space. Integers only: it never sees a device pointer, so it runs under the simulator as
+ * it runs under a model. What is to be copied where comes out as pairs of block numbers, and the caller has it done.
  *
  * One struct kv is one KV group: one block size, one pool, one table per sequence. A draft model is a second struct kv.
  *
@@ -11,18 +11,26 @@
  *     ▲                               ▲ │ last reference gone, published              │ kv_fence_done
  *     │ taken when FREE is empty,     │ ▼                                             ▼
  *     └── oldest first ────────── CACHED (also behind its fence) ◄────────────────── FREE
- *                                       kv_seq_open finds it again: HELD
+ *             │                         kv_seq_open finds it again: HELD
+ *             ▼ content and entry: to a place on the host, CACHED there until kv_seq_open brings them back into a block
+ *
+ * The host's places have the same states. HELD are those of swapped sequences, which come first: they take the oldest
+ * CACHED ones when none is FREE.
  *
  * Invariants, checked by kv_check:
  *   1  free + held + cached + parked = total, and every block is in exactly one state
  *   2  a block's reference count is the number of table entries that name it
  *   3  nothing writes into a block that is published or has more than one reference: kv_seq_grow copies first
- *   4  a published block is full, final, and its entry can be proved: hash, parent entry and token ids are stored
+ *   4  a published block is full, final, and its entry can be proved: hash, parent entry and token ids are stored. An
+ *      entry lies in one block or in one place, and takes its proof along when it moves
  *   5  a sequence holds exactly ceil((tokens + lookahead) / block size) blocks, less those trimmed behind a window
  *
  * A prefix hit is proved, never believed: the chained hash finds a candidate, then the parent entry and the stored
  * token ids must be equal. The chain starts from a key (model, adapter, salt), so tenants with other salts share
  * nothing.
+ *
+ * A step's copies are made in this order: evictions to the host, swaps out, back from the host and swaps in, copies of
+ * blocks; then its rows.
  *
  * Fences. Blocks that a flying step may still read or write are parked behind that step's number and come back when
  * the caller says that the step is done. Fence 0 is always done. Steps run in order, so what a sequence gives up behind
@@ -45,7 +53,7 @@ struct kv_seq {
 
 struct kv_options {
     uint32_t n_blocks;       /* of the device pool */
-    uint32_t n_host_blocks;  /* of the swap space; 0 = no swapping */
+    uint32_t n_host_blocks;  /* places of the swap space; 0 = no swapping, and what is evicted is forgotten */
     uint32_t block_tokens;   /* a multiple of 16 */
     uint32_t seqs_max;       /* open sequences, swapped ones included */
     uint32_t seq_blocks_max; /* of one table: ceil(context / block_tokens) */
@@ -62,20 +70,31 @@ struct kv_key {
     uint64_t salt;     /* tenant or cache_salt; 0 = none */
 };
 
+struct kv_copy {
+    uint32_t src, dst;
+};
+
+/* Where the calls of one step write down which prefixes are to be copied: out, evicted blocks to places; in, places to
+ * blocks. The caller lends it before the step's calls and takes it back (NULL) after them. Without one, or where it is
+ * full, evicted blocks are forgotten and entries on the host are not found. */
+struct kv_tier {
+    struct kv_copy *out, *in;
+    uint32_t n_out, n_in, max; /* max: of each */
+};
+void kv_tier_use(struct kv *kv, struct kv_tier *t);
+
 enum kv_hit { KV_MISS, KV_HIT_PREFIX, KV_HIT_EXACT };
 
 /* Open a sequence for ids[0..n): found blocks are referenced, and *n_found tokens of them need not be computed. An
  * exact hit (every full block of ids) gives n_found = n when n is a multiple of the block size; the caller recomputes
- * the last token without writing. lookup false opens it empty. ERR_AGAIN when all sequences are taken. */
-enum err kv_seq_open(struct kv *kv, struct kv_key key, const uint32_t *ids, uint32_t n, bool lookup, struct kv_seq *out,
-    uint32_t *n_found, enum kv_hit *hit) MUST_CHECK;
+ * the last token without writing. What is found on the host takes blocks from the pool, as far as there are any; fence:
+ * the step that copies it in. lookup false opens it empty. ERR_AGAIN when all sequences are taken. */
+enum err kv_seq_open(struct kv *kv, struct kv_key key, const uint32_t *ids, uint32_t n, bool lookup, uint64_t fence,
+    struct kv_seq *out, uint32_t *n_found, enum kv_hit *hit) MUST_CHECK;
 
-/* How many tokens of ids kv_seq_open would find now; touches nothing. For admission and for ordering a queue. */
-uint32_t kv_peek(const struct kv *kv, struct kv_key key, const uint32_t *ids, uint32_t n);
-
-struct kv_copy {
-    uint32_t src, dst;
-};
+/* How many tokens of ids kv_seq_open would find now; *n_host: blocks of them that are on the host (NULL is fine).
+ * Touches nothing. For admission and for ordering a queue. */
+uint32_t kv_peek(const struct kv *kv, struct kv_key key, const uint32_t *ids, uint32_t n, uint32_t *n_host);
 
 /* Make room for positions up to n_tokens (exclusive), of which those from first_write on will be written now. A block
  * about to be written that is shared or published is replaced by a copy: *copy is set and *n_copies is 1, else 0; at
@@ -104,10 +123,10 @@ void kv_seq_trim(struct kv *kv, struct kv_seq s, uint32_t before, uint64_t fence
 /* Give everything back; published blocks stay findable. The handle is dead. */
 void kv_seq_close(struct kv *kv, struct kv_seq s, uint64_t fence);
 
-/* Swap: out copies every block the sequence alone holds to host slots (shared published ones too: they may be evicted
- * meanwhile) and gives the device blocks back behind the fence; in takes device blocks again, and gives the host slots
- * back behind its fence, which therefore is the step that copies them in. copies has room for seq_blocks_max pairs:
- * device -> host for out, host -> device for in. ERR_AGAIN: no room on that side, nothing changed. */
+/* Swap: out copies every block the sequence alone holds to places on the host (shared published ones too: they may be
+ * evicted meanwhile) and gives the device blocks back behind the fence; in takes device blocks again, and gives the
+ * places back behind its fence, which therefore is the step that copies them in. copies has room for seq_blocks_max
+ * pairs: device -> host for out, host -> device for in. ERR_AGAIN: no room on that side, nothing changed. */
 enum err kv_swap_out(
     struct kv *kv, struct kv_seq s, struct kv_copy *copies, uint32_t *n_copies, uint64_t fence) MUST_CHECK;
 enum err kv_swap_in(
@@ -120,16 +139,18 @@ const uint32_t *kv_seq_table(const struct kv *kv, struct kv_seq s, uint32_t *n_b
 /* Every step up to this number is done. */
 void kv_fence_done(struct kv *kv, uint64_t fence);
 
-/* Forget every cached prefix (held blocks stay). For tests and for `POST /reset_prefix_cache`. */
+/* Forget every cached prefix, on the host too (held blocks stay). For tests and for `POST /reset_prefix_cache`. */
 void kv_forget(struct kv *kv);
 
 struct kv_stats {
-    uint32_t n_blocks, n_free, n_held, n_cached, n_parked, n_host_free, n_host;
+    uint32_t n_blocks, n_free, n_held, n_cached, n_parked, n_host_free, n_host_cached, n_host;
     uint32_t n_shared;                     /* held with more than one reference */
     uint64_t lookups, exact, prefix, miss; /* kv_seq_open with lookup */
     uint64_t tokens_asked, tokens_found;   /* of those lookups */
     uint64_t published, evicted, copied;   /* blocks */
     uint64_t swapped_out, swapped_in;      /* blocks */
+    uint64_t kept, restored;               /* evicted blocks that went to the host; those that came back */
+    uint64_t host_hits;                    /* lookups that found some there */
 };
 void kv_stats(const struct kv *kv, struct kv_stats *out); /* O(1) */
 uint32_t kv_available(const struct kv *kv); /* blocks that kv_seq_grow could take now: free and evictable */

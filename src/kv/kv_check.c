@@ -54,7 +54,9 @@ static enum err pool_check(const struct kv *kv, const struct kv_pool *p, bool is
             return BROKEN(e, "block %u has %u references in tables, %u in its count, state %u", b, refs[b], block->refs,
                 block->state);
         if (is_host && refs[b] > 1)
-            return BROKEN(e, "host slot %u belongs to two sequences", b);
+            return BROKEN(e, "host place %u belongs to two sequences", b);
+        if (is_host && refs[b] > 0 && block->serial != 0)
+            return BROKEN(e, "host place %u belongs to a sequence and to the index", b);
         n_held += refs[b] > 0;
         n_shared += refs[b] > 1;
     }
@@ -72,30 +74,30 @@ static enum err pool_check(const struct kv *kv, const struct kv_pool *p, bool is
 static enum err index_check(const struct kv *kv, struct error *e)
 {
     uint32_t n = 0;
-    for (uint32_t b = 0; b < kv->device.n; b++) {
-        const struct kv_block *const block = &kv->device.blocks[b];
+    for (uint32_t b = 0; b < kv->device.n + kv->host.n; b++) {
+        const struct kv_block *const block = kv_entry(kv, b);
         if (block->serial == 0)
             continue;
         n++;
-        const struct kv_chain parent = {.serial = block->parent_serial, .block = block->parent};
+        const struct kv_chain parent = {.serial = block->parent_serial, .entry = block->parent};
         const uint32_t *const ids = kv->ids + (size_t)b * kv->o.block_tokens;
         if (kv_index_find(kv, &parent, block->hash, block->key, ids) != b)
-            return BROKEN(e, "published block %u is not found, or has a twin", b);
+            return BROKEN(e, "entry %u is not found, or has a twin", b);
         if (block->serial > kv->last_serial || block->parent_serial >= block->serial)
-            return BROKEN(e, "block %u was published before its parent", b);
-        const bool parent_is_alive =
-            block->parent != KV_NONE && kv->device.blocks[block->parent].serial == block->parent_serial;
+            return BROKEN(e, "entry %u was published before its parent", b);
+        const bool parent_is_there =
+            block->parent != KV_NONE && kv_entry(kv, block->parent)->serial == block->parent_serial;
         struct kv_chain chain = kv_chain_root(kv, block->key);
-        if (block->parent_serial != 0 && parent_is_alive)
-            chain.hash = kv->device.blocks[block->parent].hash;
-        if ((block->parent_serial == 0 || parent_is_alive) && kv_chain_hash(kv, &chain, ids) != block->hash)
-            return BROKEN(e, "the hash of block %u is not that of its tokens", b);
+        if (block->parent_serial != 0 && parent_is_there)
+            chain.hash = kv_entry(kv, block->parent)->hash;
+        if ((block->parent_serial == 0 || parent_is_there) && kv_chain_hash(kv, &chain, ids) != block->hash)
+            return BROKEN(e, "the hash of entry %u is not that of its tokens", b);
     }
     uint64_t n_slots = 0;
     for (uint64_t i = 0; i <= kv->slot_mask; i++)
         n_slots += kv->slots[i] != KV_NONE;
     if (n != kv->n_published || n_slots != n)
-        return BROKEN(e, "%u blocks are published, the index has %llu and counts %u", n, (unsigned long long)n_slots,
+        return BROKEN(e, "there are %u entries, the index has %llu and counts %u", n, (unsigned long long)n_slots,
             kv->n_published);
     return OK;
 }

@@ -4,9 +4,9 @@
  * ascending costs one comparison; when a caller does give a smaller fence later, the walk goes over the few blocks of
  * the steps in flight. In return kv_fence_done looks only at what it frees.
  *
- * Which block is taken: a free one, newest first; else the oldest cached one whose fence is done, which is forgotten
- * by the index first. Sequences give their blocks back last one first, so of one prefix the tail is evicted before what
- * it hangs on, and a prefix that others found again is younger than every tail of it. */
+ * Which block is taken: a free one, newest first; else the oldest cached one whose fence is done, whose entry goes to
+ * the host or is removed first. Sequences give their blocks back last one first, so of one prefix the tail is evicted
+ * before what it hangs on, and a prefix that others found again is younger than every tail of it. */
 #include "base/mem.h"
 #include "kv/kv_int.h"
 
@@ -84,26 +84,15 @@ void kv_pool_fence_done(struct kv_pool *p, uint64_t fence)
         kv_list_move(p, b, LIST_CACHED);
 }
 
-uint32_t kv_block_take(struct kv *kv)
+uint32_t kv_block_take(struct kv *kv, uint64_t fence)
 {
     struct kv_pool *const p = &kv->device;
     uint32_t b = kv_list_first(p, LIST_FREE);
     if (b == KV_NONE) {
         b = kv_list_first(p, LIST_CACHED);
         assert(b != KV_NONE);
-        kv_index_remove(kv, b);
-        kv->stats.evicted++;
+        kv_evict(kv, b, fence);
     }
-    kv_list_move(p, b, LIST_HELD);
-    p->blocks[b].refs = 1;
-    return b;
-}
-
-uint32_t kv_host_take(struct kv *kv)
-{
-    struct kv_pool *const p = &kv->host;
-    const uint32_t b = kv_list_first(p, LIST_FREE);
-    assert(b != KV_NONE);
     kv_list_move(p, b, LIST_HELD);
     p->blocks[b].refs = 1;
     return b;

@@ -6,9 +6,9 @@
  *
  * Publishing walks a chain: for each block that became full, either the index already has its content behind the same
  * prefix (then the chain goes on from that entry and ours stays private), or ours is entered. The last entry of the
- * chain may have been evicted meanwhile when it was another's block; then the walk starts over from the first block,
- * which finds or enters everything again. That costs one hash a block and is rare: a sequence keeps alive what it
- * published itself. */
+ * chain may have been evicted or moved meanwhile when it was another's block; then the walk starts over from the first
+ * block, which finds or enters everything again. That costs one hash a block and is rare: a sequence keeps alive what
+ * it published itself. */
 #include "kv/kv_int.h"
 
 #include <string.h>
@@ -52,8 +52,61 @@ static void seq_drop(struct kv *kv, struct kv_sequence *q, uint32_t first, uint6
     }
 }
 
-enum err kv_seq_open(struct kv *kv, struct kv_key key, const uint32_t *ids, uint32_t n, bool lookup, struct kv_seq *out,
-    uint32_t *n_found, enum kv_hit *hit)
+/* What a lookup may still take. */
+struct room {
+    uint32_t n_blocks; /* of the pool: an entry on the host takes one, and so does one that might have been evicted */
+    uint32_t n_in;     /* entries of the tier */
+};
+
+static struct room room_of(const struct kv *kv)
+{
+    return (struct room){kv_pool_available(&kv->device), kv->tier != NULL ? kv->tier->max - kv->tier->n_in : 0};
+}
+
+/* The entry of the next block of a chain, if there is one and room for it. */
+static uint32_t find_next(
+    const struct kv *kv, struct kv_chain *c, struct kv_key key, const uint32_t *ids, struct room *room)
+{
+    const uint32_t entry = kv_index_find(kv, c, kv_chain_hash(kv, c, ids), key, ids);
+    if (entry == KV_NONE)
+        return KV_NONE;
+    const bool is_on_host = kv_is_on_host(kv, entry);
+    const bool takes = is_on_host || kv->device.blocks[entry].state == LIST_CACHED;
+    if (room->n_blocks < takes || room->n_in < is_on_host)
+        return KV_NONE;
+    room->n_blocks -= takes;
+    room->n_in -= is_on_host;
+    kv_chain_step(kv, c, entry);
+    return entry;
+}
+
+/* Find what there is, and hold it: then blocks are taken for what is on the host, and nothing that was found can be
+ * evicted for them. */
+static uint32_t seq_find(struct kv *kv, struct kv_sequence *q, const uint32_t *ids, uint32_t n_full, uint64_t fence)
+{
+    const uint32_t n_device = kv->device.n;
+    struct room room = room_of(kv);
+    uint32_t n_host = 0;
+    for (uint32_t entry; q->n_blocks < n_full; q->table[q->n_blocks++] = entry) {
+        entry = find_next(kv, &q->chain, q->key, ids + (size_t)q->n_blocks * kv->o.block_tokens, &room);
+        if (entry == KV_NONE)
+            break;
+        if (kv_is_on_host(kv, entry)) {
+            kv_block_ref(&kv->host, entry - n_device);
+            n_host++;
+        } else
+            kv_block_ref(&kv->device, entry);
+    }
+    for (uint32_t i = 0; n_host > 0 && i < q->n_blocks; i++)
+        if (kv_is_on_host(kv, q->table[i]))
+            q->table[i] = kv_restore(kv, q->table[i] - n_device, fence);
+    if (q->n_blocks > 0)
+        q->chain.entry = q->table[q->n_blocks - 1];
+    return n_host;
+}
+
+enum err kv_seq_open(struct kv *kv, struct kv_key key, const uint32_t *ids, uint32_t n, bool lookup, uint64_t fence,
+    struct kv_seq *out, uint32_t *n_found, enum kv_hit *hit)
 {
     *n_found = 0;
     *hit = KV_MISS;
@@ -64,15 +117,7 @@ enum err kv_seq_open(struct kv *kv, struct kv_key key, const uint32_t *ids, uint
     struct kv_sequence *const q = kv_seq_of(kv, *out);
     const uint32_t bt = kv->o.block_tokens;
     const uint32_t n_full = MIN(n / bt, kv->o.seq_blocks_max);
-    while (q->n_blocks < n_full) {
-        const uint32_t *const block_ids = ids + (size_t)q->n_blocks * bt;
-        const uint32_t b = kv_index_find(kv, &q->chain, kv_chain_hash(kv, &q->chain, block_ids), key, block_ids);
-        if (b == KV_NONE)
-            break;
-        kv_block_ref(&kv->device, b);
-        kv_chain_step(kv, &q->chain, b);
-        q->table[q->n_blocks++] = b;
-    }
+    const uint32_t n_host = seq_find(kv, q, ids, n_full, fence);
     q->n_chained = q->n_blocks;
     q->n_tokens = *n_found = q->n_blocks * bt;
     *hit = q->n_blocks == 0 ? KV_MISS : q->n_blocks == n_full ? KV_HIT_EXACT : KV_HIT_PREFIX;
@@ -81,26 +126,24 @@ enum err kv_seq_open(struct kv *kv, struct kv_key key, const uint32_t *ids, uint
     st->miss += *hit == KV_MISS;
     st->prefix += *hit == KV_HIT_PREFIX;
     st->exact += *hit == KV_HIT_EXACT;
+    st->host_hits += n_host > 0;
     st->tokens_asked += n;
     st->tokens_found += *n_found;
     return OK;
 }
 
-uint32_t kv_peek(const struct kv *kv, struct kv_key key, const uint32_t *ids, uint32_t n)
+uint32_t kv_peek(const struct kv *kv, struct kv_key key, const uint32_t *ids, uint32_t n, uint32_t *n_host)
 {
-    if (!kv->o.prefix_cache)
-        return 0;
     const uint32_t bt = kv->o.block_tokens;
-    const uint32_t n_full = MIN(n / bt, kv->o.seq_blocks_max);
+    const uint32_t n_full = kv->o.prefix_cache ? MIN(n / bt, kv->o.seq_blocks_max) : 0;
     struct kv_chain chain = kv_chain_root(kv, key);
+    struct room room = room_of(kv);
     uint32_t i = 0;
-    for (; i < n_full; i++) {
-        const uint32_t *const block_ids = ids + (size_t)i * bt;
-        const uint32_t b = kv_index_find(kv, &chain, kv_chain_hash(kv, &chain, block_ids), key, block_ids);
-        if (b == KV_NONE)
-            break;
-        kv_chain_step(kv, &chain, b);
-    }
+    const uint32_t n_in = room.n_in;
+    while (i < n_full && find_next(kv, &chain, key, ids + (size_t)i * bt, &room) != KV_NONE)
+        i++;
+    if (n_host != NULL)
+        *n_host = n_in - room.n_in;
     return i * bt;
 }
 
@@ -140,7 +183,7 @@ enum err kv_seq_grow(struct kv *kv, struct kv_seq s, uint32_t n_tokens, uint32_t
         return ERR_AGAIN;
     const uint32_t i = entry_to_copy(kv, q, n_tokens, first_write);
     if (i != KV_NONE) {
-        *copy = (struct kv_copy){.src = q->table[i], .dst = kv_block_take(kv)};
+        *copy = (struct kv_copy){.src = q->table[i], .dst = kv_block_take(kv, fence)};
         *n_copies = 1;
         q->table[i] = copy->dst;
         kv_block_unref(&kv->device, copy->src, fence);
@@ -153,7 +196,7 @@ enum err kv_seq_grow(struct kv *kv, struct kv_seq s, uint32_t n_tokens, uint32_t
         q->n_chained = 0;
     }
     while (q->n_blocks < kv_blocks_for(kv, n_tokens))
-        q->table[q->n_blocks++] = kv_block_take(kv);
+        q->table[q->n_blocks++] = kv_block_take(kv, fence);
     q->n_tokens = MAX(q->n_tokens, n_tokens);
     return OK;
 }
@@ -202,23 +245,27 @@ void kv_seq_publish(
     const uint32_t n_full = MIN(n_final / kv->o.block_tokens, q->n_blocks);
     if (!kv->o.prefix_cache || q->is_swapped || q->n_chained >= n_full)
         return;
-    if (q->n_chained > 0 && kv->device.blocks[q->chain.block].serial != q->chain.serial) {
+    if (q->n_chained > 0 && kv_entry(kv, q->chain.entry)->serial != q->chain.serial) {
         q->chain = kv_chain_root(kv, q->key);
         q->n_chained = 0;
     }
     for (; q->n_chained < n_full; q->n_chained++) {
         const uint32_t *const ids = block_ids_of(kv, q->n_chained, prompt, n_prompt, output);
         const uint64_t hash = kv_chain_hash(kv, &q->chain, ids);
-        uint32_t b = kv_index_find(kv, &q->chain, hash, q->key, ids);
-        if (b == KV_NONE) {
-            b = q->table[q->n_chained];
+        const uint32_t b = q->table[q->n_chained];
+        uint32_t entry = kv_index_find(kv, &q->chain, hash, q->key, ids);
+        if (entry == KV_NONE) {
             if (b == KV_NONE) /* trimmed and gone: nothing of ours could be found behind it */
                 return;
             if (kv->device.blocks[b].serial != 0) /* entered behind a parent that is gone, so nobody finds it there */
                 kv_index_remove(kv, b);
             kv_index_insert(kv, b, &q->chain, hash, q->key, ids);
+            entry = b;
+        } else if (kv_is_on_host(kv, entry) && b != KV_NONE && kv->device.blocks[b].serial == 0) {
+            kv_adopt(kv, entry - kv->device.n, b); /* computed again meanwhile: nothing to bring back */
+            entry = b;
         }
-        kv_chain_step(kv, &q->chain, b);
+        kv_chain_step(kv, &q->chain, entry);
     }
 }
 

@@ -360,9 +360,8 @@ void decoder_host_free(struct decoder *d, void *p)
         d->ops->host_free(d->dev, p);
 }
 
-void decoder_move_blocks(
-    struct decoder *d, bool is_out, unsigned char *host, const uint32_t *src, const uint32_t *dst, uint32_t n)
+void decoder_move_blocks(struct decoder *d, struct move_blocks_args a)
 {
-    d->ops->move_blocks(d->dev,
-        &(struct move_blocks_args){.kv = &d->kv, .host = host, .src = src, .dst = dst, .n = n, .is_out = is_out});
+    a.kv = &d->kv;
+    d->ops->move_blocks(d->dev, &a);
 }

@@ -133,9 +133,8 @@ void decoder_host_run(struct decoder *d, uint32_t n, void (*fn)(void *ctx, uint3
 /* KV blocks, in the order of the calls and before the next step: from block to block; and between blocks and places in
  * host memory of decoder_host_new, beside the step that runs (in which order: move_blocks in ops.h). */
 void decoder_copy_blocks(struct decoder *d, const uint32_t *src, const uint32_t *dst, uint32_t n);
-void decoder_move_blocks(
-    struct decoder *d, bool is_out, unsigned char *host, const uint32_t *src, const uint32_t *dst, uint32_t n);
-void *decoder_host_new(struct decoder *d, size_t bytes); /* see ops.h; NULL: no memory */
-void decoder_host_free(struct decoder *d, void *p);      /* before decoder_close; NULL is fine */
+void decoder_move_blocks(struct decoder *d, struct move_blocks_args a); /* kv is set here */
+void *decoder_host_new(struct decoder *d, size_t bytes);                /* see ops.h; NULL: no memory */
+void decoder_host_free(struct decoder *d, void *p);                     /* before decoder_close; NULL is fine */
 
 #endif

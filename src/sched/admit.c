@@ -97,7 +97,7 @@ static const uint32_t *seq_ids(struct sched *s, const struct seq *q)
 }
 
 /* Give a waiting sequence its place in kv, with what can be found. ERR_AGAIN: not now. */
-static enum err seq_open(struct sched *s, struct seq *q, const struct seq *from)
+static enum err seq_open(struct sched *s, const struct plan *plan, struct seq *q, const struct seq *from)
 {
     const uint32_t n = q->n_prompt + q->n_out;
     assert(q->n_flying == 0); /* whoever preempted it made a plan, and the one before that is committed */
@@ -110,7 +110,7 @@ static enum err seq_open(struct sched *s, struct seq *q, const struct seq *from)
     }
     uint32_t found;
     enum kv_hit hit;
-    TRY(kv_seq_open(s->kv, seq_key(s, q), seq_ids(s, q), n, seq_looks(s, q), &q->kv, &found, &hit));
+    TRY(kv_seq_open(s->kv, seq_key(s, q), seq_ids(s, q), n, seq_looks(s, q), plan->step, &q->kv, &found, &hit));
     q->stored = q->n_final = found;
     q->computed = MIN(found, n - 1);
     return OK;
@@ -118,7 +118,7 @@ static enum err seq_open(struct sched *s, struct seq *q, const struct seq *from)
 
 static void seq_unopen(struct sched *s, struct seq *q)
 {
-    kv_seq_close(s->kv, q->kv, 0); /* nothing was written */
+    kv_seq_close(s->kv, q->kv, 0); /* nothing was written but what kv itself keeps behind this step */
     q->kv = KV_SEQ_NONE;
     q->stored = q->computed = q->n_final = 0;
 }
@@ -138,7 +138,7 @@ static bool should_step_aside(struct sched *s, struct seq *q)
         if (memcmp(p->prompt + at, q->prompt + at, bt * sizeof *p->prompt) != 0 ||
             memcmp(p->prompt, q->prompt, at * sizeof *p->prompt) != 0 || p->request->o.salt != q->request->o.salt)
             continue;
-        if (kv_peek(s->kv, seq_key(s, q), q->prompt, end) < end) {
+        if (kv_peek(s->kv, seq_key(s, q), q->prompt, end, NULL) < end) {
             q->n_aside++;
             return true;
         }
@@ -152,15 +152,16 @@ static bool can_fit(struct sched *s, const struct seq *q, int64_t slack)
     const uint32_t need = blocks_for(s, seq_claim(s, q));
     if ((int64_t)need <= slack || !seq_looks(s, q))
         return (int64_t)need <= slack;
-    const uint32_t found = kv_peek(s->kv, seq_key(s, q), seq_ids(s, q), q->n_prompt + q->n_out);
-    return (int64_t)need - found / s->o.block_tokens <= slack;
+    uint32_t n_host; /* found, and takes blocks all the same */
+    const uint32_t found = kv_peek(s->kv, seq_key(s, q), seq_ids(s, q), q->n_prompt + q->n_out, &n_host);
+    return (int64_t)need - found / s->o.block_tokens + n_host <= slack;
 }
 
-static bool admit_waiting(struct sched *s, struct seq *q, uint64_t promised, uint32_t *need)
+static bool admit_waiting(struct sched *s, const struct plan *plan, struct seq *q, uint64_t promised, uint32_t *need)
 {
     const struct seq *from = fork_source(s, q);
     *need = blocks_for(s, seq_claim(s, q));
-    if ((from == NULL && !can_fit(s, q, slack_of(s, promised))) || seq_open(s, q, from) != OK)
+    if ((from == NULL && !can_fit(s, q, slack_of(s, promised))) || seq_open(s, plan, q, from) != OK)
         return false;
     /* a fork makes the source copy too, when it writes on in the block they share */
     *need = claim_need(s, q) + (from != NULL && q->n_prompt % s->o.block_tokens != 0);
@@ -192,7 +193,8 @@ static bool admit_blocks(struct sched *s, struct plan *plan, uint32_t slot, uint
         return false;
     s->blocked_slot = SLOT_NONE;
     uint32_t need;
-    if (q->state == SEQ_SWAPPED ? admit_swapped(s, plan, q, promised, &need) : admit_waiting(s, q, promised, &need))
+    if (q->state == SEQ_SWAPPED ? admit_swapped(s, plan, q, promised, &need)
+                                : admit_waiting(s, plan, q, promised, &need))
         return true;
     if (preempt_paused(s, plan, need))
         return false; /* with what they give it will fit: now or after the flying step */
@@ -202,13 +204,14 @@ static bool admit_blocks(struct sched *s, struct plan *plan, uint32_t slot, uint
     return false;
 }
 
-static void admitted(struct sched *s, uint32_t slot, uint64_t now)
+static void admitted(struct sched *s, const struct plan *plan, uint32_t slot, uint64_t now)
 {
     struct seq *q = &s->seqs[slot];
     struct group *g = &s->groups[q->group];
     queue_remove(s, slot);
     seq_set_state(s, q, SEQ_RUNNING);
     q->out_at_admission = q->n_out;
+    q->admitted_step = plan->step;
     running_insert(s, slot);
     if (g->is_admitted)
         return;
@@ -269,7 +272,7 @@ static void admit_queue(struct sched *s, struct plan *plan, uint64_t now, struct
             continue; /* blocks of paused ones have come free */
         if (!is_in)
             return;
-        admitted(s, slot, now);
+        admitted(s, plan, slot, now);
         admitted_rows(s, plan, slot, b);
         promised += claim_need(s, &s->seqs[slot]);
     }

@@ -200,7 +200,7 @@ static void commit_guesses(
 
 static void learn_cost(struct sched *s, const struct plan *plan, const struct step_result *result)
 {
-    if (plan->n_rows == 0 || plan->n_out_copies > 0 || plan->n_in_copies > 0)
+    if (plan->n_rows == 0 || plan->n_out_copies + plan->n_in_copies + plan->n_restores > 0)
         return;
     double context = 0;
     const struct plan_seq *ps = plan_seqs(plan);

@@ -11,7 +11,7 @@ struct layout {
     uint32_t count, bytes_each;
 };
 
-#define N_ARRAYS 10
+#define N_ARRAYS 12
 
 /* The arrays in the order in which they lie. */
 static void plan_arrays(struct plan *p, struct layout out[N_ARRAYS])
@@ -27,6 +27,8 @@ static void plan_arrays(struct plan *p, struct layout out[N_ARRAYS])
         {&p->at_copies, p->copies_max, sizeof(struct kv_copy)},
         {&p->at_out_copies, p->copies_max, sizeof(struct kv_copy)},
         {&p->at_in_copies, p->copies_max, sizeof(struct kv_copy)},
+        {&p->at_evictions, p->copies_max, sizeof(struct kv_copy)},
+        {&p->at_restores, p->copies_max, sizeof(struct kv_copy)},
     };
     memcpy(out, all, sizeof all);
 }
@@ -78,6 +80,7 @@ void plan_reset(struct plan *p)
     p->step = p->now_ns = 0;
     p->depth = 0;
     p->n_rows = p->n_seqs = p->n_table = p->n_out = p->n_copies = p->n_out_copies = p->n_in_copies = 0;
+    p->n_evictions = p->n_restores = 0;
 }
 
 /* ---- checking what came from elsewhere ---- */
@@ -98,7 +101,8 @@ static enum err check_head(const struct plan *p, size_t bytes, struct error *e)
     if (!same)
         return FAIL(e, ERR_FORMAT, "a plan's offsets are not those of its capacities");
     if (p->n_rows > p->rows_max || p->n_out > p->rows_max || p->n_seqs > p->seqs_max || p->n_table > p->table_max ||
-        p->n_copies > p->copies_max || p->n_out_copies > p->copies_max || p->n_in_copies > p->copies_max)
+        p->n_copies > p->copies_max || p->n_out_copies > p->copies_max || p->n_in_copies > p->copies_max ||
+        p->n_evictions > p->copies_max || p->n_restores > p->copies_max)
         return FAIL(e, ERR_FORMAT, "a plan counts more than it has room for");
     return OK;
 }

@@ -1,8 +1,9 @@
 /* A plan: what one step of the model is to do. Plain bytes: offsets, no pointers, version and size first, so that it
  * can be recorded, replayed, or sent to another process. sched writes it, a runner reads it, neither knows the other.
  *
- * The order of doing: swaps out, swaps in, copies, then the rows. Copies are of device blocks (copy on write), and may
- * be of blocks that have just been swapped in. There may be no rows at all, only copies.
+ * The order of doing: evictions, swaps out, restores and swaps in, copies, then the rows. Evictions and restores are of
+ * prefixes that go to the host and come back (kv.h's tier); nothing in flight touches their blocks. Copies are of
+ * device blocks (copy on write), and may be of blocks that have just come in. There may be no rows at all, only copies.
  *
  * A row's token is an id, or PLAN_TOKEN_FLYING: the token that the step before is choosing for this slot, which the
  * runner gathers itself, since nobody has read it yet (depth 1).
@@ -15,7 +16,7 @@
 #include "kv/kv.h"
 #include "sample/sample.h"
 
-#define PLAN_VERSION      1u
+#define PLAN_VERSION      2u
 #define PLAN_TOKEN_FLYING (-1)
 #define PLAN_NO_WRITE     UINT32_MAX /* KV_SLOT_NONE */
 
@@ -38,11 +39,11 @@ struct plan {
     uint64_t step;           /* 1, 2, 3...: also the fence number */
     uint64_t now_ns;
     uint32_t depth; /* 1 = planned before the step before was read */
-    uint32_t n_rows, n_seqs, n_table, n_out, n_copies, n_out_copies, n_in_copies;
+    uint32_t n_rows, n_seqs, n_table, n_out, n_copies, n_out_copies, n_in_copies, n_evictions, n_restores;
     uint32_t rows_max, seqs_max, table_max, copies_max; /* capacities it was made with */
     /* byte offsets from the start of the struct */
     uint32_t at_token, at_pos, at_seq_of_row, at_kv_slot, at_out_row, at_seqs, at_table, at_copies, at_out_copies,
-        at_in_copies;
+        at_in_copies, at_evictions, at_restores;
 };
 
 enum err plan_new(uint32_t rows_max, uint32_t seqs_max, uint32_t table_max, uint32_t copies_max, struct plan **out,
@@ -68,7 +69,15 @@ PLAN_ARRAY(uint32_t, plan_table, at_table)           /* [n_table] block ids */
 PLAN_ARRAY(struct kv_copy, plan_copies, at_copies)   /* [n_copies] device to device */
 PLAN_ARRAY(struct kv_copy, plan_out_copies, at_out_copies) /* [n_out_copies] device to host */
 PLAN_ARRAY(struct kv_copy, plan_in_copies, at_in_copies)   /* [n_in_copies] host to device */
+PLAN_ARRAY(struct kv_copy, plan_evictions, at_evictions)   /* [n_evictions] device to host */
+PLAN_ARRAY(struct kv_copy, plan_restores, at_restores)     /* [n_restores] host to device */
 #undef PLAN_ARRAY
+
+/* Nothing to do. */
+static inline bool plan_is_empty(const struct plan *p)
+{
+    return (p->n_rows | p->n_copies | p->n_out_copies | p->n_in_copies | p->n_evictions | p->n_restores) == 0;
+}
 
 #define STEP_ID_NONE UINT32_MAX /* the row had nothing to choose from (NaN, empty mask) */
 #define STEP_ID_OVER                                                                                                   \

@@ -15,6 +15,8 @@ static bool should_swap(const struct sched *s, const struct plan *plan, const st
         return false;
     if (n_blocks == 0 || n_blocks > plan->copies_max - plan->n_out_copies)
         return false;
+    if (q->admitted_step == plan->step) /* what this plan brings in comes behind what it takes out */
+        return false;
     if (s->o.preempt == PREEMPT_SWAP)
         return true;
     if (!s->cost.fit.fitted)

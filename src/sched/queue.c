@@ -33,7 +33,7 @@ int64_t queue_key(const struct sched *s, const struct request *r, uint64_t now)
     case ORDER_SJF: {
         const struct kv_key key = {.numerics = s->o.numerics, .adapter = o->adapter, .salt = o->salt};
         const bool looks = s->o.prefix_cache && !o->want_prompt_logprobs && o->pool != POOL_MEAN;
-        const uint32_t found = looks ? kv_peek(s->kv, key, o->prompt, o->n_prompt) : 0;
+        const uint32_t found = looks ? kv_peek(s->kv, key, o->prompt, o->n_prompt, NULL) : 0;
         return arrival + (int64_t)(o->n_prompt - found) * SJF_TOKEN_NS;
     }
     case ORDER_DEADLINE:

@@ -80,6 +80,7 @@ struct seq {
     int64_t key; /* rank: key, then ticket */
     uint64_t ticket;
     uint64_t last_step;     /* newest plan that names it */
+    uint64_t admitted_step; /* newest plan that admitted it */
     uint32_t stored_before; /* stored, without what that plan writes */
     uint64_t paused_since;
     uint32_t i_choice, group, sibling;

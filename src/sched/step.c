@@ -172,6 +172,8 @@ bool sched_plan(struct sched *s, uint64_t now, bool flying, struct plan *plan)
         if (s->groups[s->forkable[i]].is_forkable)
             forks_release(s, s->forkable[i]);
     s->n_forkable = 0;
+    struct kv_tier tier = {.out = plan_evictions(plan), .in = plan_restores(plan), .max = plan->copies_max};
+    kv_tier_use(s->kv, &tier);
     if (s->o.preempt_every > 0 && s->plans % s->o.preempt_every == 0)
         preempt_forced(s, plan);
     if (s->n_running == 0 && !flying) /* the only one was forced out: somebody must come in, or the loop would rest */
@@ -182,7 +184,10 @@ bool sched_plan(struct sched *s, uint64_t now, bool flying, struct plan *plan)
         const struct budget b = plan_pass(s, plan, now, false, false);
         s->decodes_since += b.n_streams > 0;
     }
-    if (plan->n_rows == 0 && plan->n_out_copies == 0 && plan->n_in_copies == 0 && plan->n_copies == 0)
+    kv_tier_use(s->kv, NULL);
+    plan->n_evictions = tier.n_out;
+    plan->n_restores = tier.n_in;
+    if (plan_is_empty(plan))
         return false;
     s->step = plan->step;
     return true;

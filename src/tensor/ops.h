@@ -284,19 +284,19 @@ struct copy_blocks_args {
     uint32_t n;
 };
 
-/* Move whole blocks between a cache and host memory, for swaps: dst[i] <- src[i] in ascending i, one side blocks of the
- * cache, the other places of block_bytes in the host's memory.
+/* Move whole blocks between a cache and host memory: dst[i] <- src[i] in ascending i, one side blocks of the cache, the
+ * other places of block_bytes in the host's memory.
  *
- * The order, which the device keeps; the caller waits for nothing. Moves are made in the order of the calls. A move out
- * begins behind the ops that were called before it. A move in begins behind the moves before it alone, beside whatever
- * the device is at: nothing in flight may touch its blocks (kv.h's fences). Ops that are called behind a move, in or
- * out, begin when it is done; so when one of them is known to be done, the host's memory is the caller's again. */
+ * The order, which the device keeps; the caller waits for nothing. Moves are made in the order of the calls. One that
+ * waits begins behind the ops that were called before it. Any other begins beside whatever the device is at: nothing in
+ * flight may touch its blocks (kv.h's fences). Ops that are called behind a move begin when it is done; so when one of
+ * them is known to be done, the host's memory is the caller's again. */
 struct move_blocks_args {
     const struct kv_cache *kv;
     unsigned char *host;       /* of host_new */
     const uint32_t *src, *dst; /* host; read before the return */
     uint32_t n;
-    bool is_out; /* to the host */
+    bool is_out, waits; /* to the host; for the ops before */
 };
 
 /* ---- the contract ------------------------------------------------------------------------------------------------ */

@@ -20,7 +20,7 @@ struct item {
 };
 
 static std::deque<item> streams[2]; /* the steps', the moves' */
-static uint64_t events[2], n_records, n_beside;
+static uint64_t events[2], n_records, n_beside[2];
 static std::vector<bool> recorded;
 static uint64_t cells[N_BLOCKS], places[N_PLACES]; /* a block of 8 bytes */
 static int dropped;                                /* the stream whose waits are forgotten; -1 = none */
@@ -48,8 +48,7 @@ static size_t number(void *p)
 extern "C" cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t s)
 {
     streams[number(s)].push_back({[=] {
-        if (kind == cudaMemcpyHostToDevice)
-            n_beside += executed < launched;
+        n_beside[kind == cudaMemcpyHostToDevice] += executed < launched;
         std::memcpy(to, from, bytes);
     }});
     return cudaSuccess;
@@ -122,28 +121,36 @@ static void step(uint32_t t)
     }});
 }
 
-/* Blocks go out, whoever may have touched them; come in where nothing in flight touches. */
-static void moves(struct dev *d, const struct kv_cache *kv, uint32_t done)
+/* Blocks go out, those that nothing in flight touches beside it (evictions), then any (swaps). */
+static void moves_out(struct dev *d, const struct kv_cache *kv, uint32_t done, bool waits)
 {
     std::vector<uint32_t> src, dst;
-    for (uint32_t p = 0; p < N_PLACES; p++)
-        if (below(4) == 0) {
-            src.push_back(below(N_BLOCKS));
-            dst.push_back(p);
-            want_place[p] = want[src.back()];
-        }
-    struct move_blocks_args a = {kv, (unsigned char *)places, src.data(), dst.data(), (uint32_t)src.size(), true};
+    for (uint32_t p = 0; p < N_PLACES; p++) {
+        const uint32_t b = below(N_BLOCKS);
+        if (below(4) != 0 || (!waits && touched[b] > done))
+            continue;
+        src.push_back(b);
+        dst.push_back(p);
+        want_place[p] = want[b];
+    }
+    const struct move_blocks_args a = {
+        kv, (unsigned char *)places, src.data(), dst.data(), (uint32_t)src.size(), true, waits};
     if (a.n > 0)
         cuda_move_blocks(d, &a);
-    src.clear();
-    dst.clear();
+}
+
+/* And come in where nothing in flight touches. */
+static void moves_in(struct dev *d, const struct kv_cache *kv, uint32_t done)
+{
+    std::vector<uint32_t> src, dst;
     for (uint32_t b = 0; b < N_BLOCKS; b++)
         if (touched[b] <= done && below(4) == 0) {
             src.push_back(below(N_PLACES));
             dst.push_back(b);
             want[b] = want_place[src.back()];
         }
-    a = {kv, (unsigned char *)places, src.data(), dst.data(), (uint32_t)src.size(), false};
+    const struct move_blocks_args a = {
+        kv, (unsigned char *)places, src.data(), dst.data(), (uint32_t)src.size(), false, false};
     if (a.n > 0)
         cuda_move_blocks(d, &a);
     std::fill(src.begin(), src.end(), UINT32_MAX); /* they were the caller's again */
@@ -165,7 +172,7 @@ static uint64_t run_all(pace p, int without_waits_of)
     pace_now = p;
     dropped = without_waits_of;
     launched = executed = 0;
-    n_wrong = n_records = n_beside = 0;
+    n_wrong = n_records = n_beside[0] = n_beside[1] = 0;
     recorded.assign(1, true);
     std::memset(touched, 0, sizeof touched);
     for (uint32_t i = 0; i < N_BLOCKS; i++)
@@ -173,8 +180,13 @@ static uint64_t run_all(pace p, int without_waits_of)
     for (uint32_t i = 0; i < N_PLACES; i++)
         want_place[i] = places[i] = 2000 + i;
     for (uint32_t t = 1; t <= N_STEPS; t++) {
+        const uint32_t done = executed;
         if (below(3) == 0)
-            moves(&d, &kv, executed);
+            moves_out(&d, &kv, done, false);
+        if (below(3) == 0)
+            moves_out(&d, &kv, done, true);
+        if (below(3) == 0)
+            moves_in(&d, &kv, done);
         step(t);
         while (executed + 1 < t || (executed < t && below(4) == 0)) /* the host is one step ahead, or none */
             run_some();
@@ -193,7 +205,7 @@ int main()
     for (const pace p : {STEPS_FIRST, MOVES_FIRST, ANY}) {
         expect(run_all(p, -1) == 0, "moves and steps are seen in the order of the calls");
         if (p == MOVES_FIRST)
-            expect(n_beside > 0, "blocks come in beside a step that flies");
+            expect(n_beside[0] > 0 && n_beside[1] > 0, "blocks go out and come in beside a step that flies");
     }
     expect(run_all(STEPS_FIRST, 0) > 0, "a step that does not wait for a move is seen");
     expect(run_all(MOVES_FIRST, 1) > 0, "a move out that does not wait for the step before it is seen");

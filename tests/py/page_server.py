@@ -27,7 +27,7 @@ def stats(turn, with_map=False):
         "state": "ready", "model": "scripted", "version": "0.0", "device": "none", "uptime_s": 100.0 + turn,
         "running": 1 + turn % 7, "waiting": turn % 3, "swapped": 0, "paused": 0, "max_num_seqs": 8, "context": 512,
         "kv": {"blocks": n, "block_tokens": 16, "free": n - held - 26, "cached": 20, "parked": 2, "held": held + 4,
-               "shared": 4, "host": 0, "host_free": 0},
+               "shared": 4, "host": 0, "host_free": 0, "host_cached": 0},
         "prefix": {"lookups": 4 * turn, "exact": turn, "prefix": 2 * turn, "miss": turn,
                    "tokens_asked": 100 * turn, "tokens_found": 75 * turn},
         "tokens": {"prompt": 50 * turn, "prompt_cached": 20 * turn, "output": 200 * turn},

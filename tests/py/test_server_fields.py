@@ -121,3 +121,22 @@ def test_metrics_are_those_of_vllm(quern):
     assert grew("vllm:request_max_num_generation_tokens_sum") == 8
     assert grew("vllm:request_generation_tokens_sum") == 13
     assert grew("vllm:request_prefill_kv_computed_tokens_sum") == 48
+
+
+def test_an_evicted_prefix_comes_back_from_the_host():
+    """Prompts of 6 blocks in a cache of 12: the first goes to the swap space and is found there; it says the same."""
+    with Quern("--num-gpu-blocks-override", 12, "--max-model-len", 160, "--max-num-seqs", 1) as q:
+        def ask(i):
+            status, answer = q.post("/v1/completions", prompt=[i * 100 + k for k in range(96)], max_tokens=8,
+                                    temperature=0, ignore_eos=True, return_token_ids=True)
+            assert status == 200, answer
+            return answer["choices"][0]["token_ids"]
+        first = ask(0)
+        for i in range(1, 5):
+            ask(i)
+        assert ask(0) == first
+        text = q.call("/metrics")[2].decode()
+        assert samples(text, "quern_prefix_kept_blocks_total")[""] >= 6
+        assert samples(text, "quern_prefix_restored_blocks_total")[""] == 6
+        assert samples(text, "quern_prefix_host_hits_total")[""] == 1
+        assert samples(text, "quern_host_cached_blocks")[""] > 0

@@ -88,7 +88,8 @@ static enum err fill_cache(struct cuda_bench *b)
     for (size_t at = 0; err == OK && !is_q8 && at < kv->block_bytes; at += step)
         info->quant(values, block + at, MIN(step, kv->block_bytes - at) / info->block_bytes * info->block_elems);
     if (err == OK)
-        decoder_move_blocks(b->decoder, false, block, &(uint32_t){0}, &(uint32_t){0}, 1);
+        decoder_move_blocks(
+            b->decoder, (struct move_blocks_args){.host = block, .src = &(uint32_t){0}, .dst = &(uint32_t){0}, .n = 1});
     for (uint32_t i = 1; err == OK && i < kv->n_blocks; i++) /* on the device: there may be a hundred gigabytes */
         decoder_copy_blocks(b->decoder, &(uint32_t){0}, &i, 1);
     decoder_host_free(b->decoder, block);

@@ -359,7 +359,8 @@ static void blocks_go_to_the_host_and_come_back(void **state)
             .src = (const uint32_t[]){2, 0},
             .dst = (const uint32_t[]){3, 1},
             .n = 2,
-            .is_out = true};
+            .is_out = true,
+            .waits = true};
         rig.ops->move_blocks(d, &m);
         assert_true(host[0] == 0 && host[48] == 1 && host[95] == 1 && host[96] == 0 && host[144] == 3);
         m.src = (const uint32_t[]){3, 1};

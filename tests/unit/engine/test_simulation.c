@@ -23,6 +23,7 @@ static void every_policy_keeps_its_promises_through_a_short_life(void **state)
     /* A history that does not meet these proves nothing about them. */
     assert_true(t.requests > 1000 && t.compared_tokens > 5000 && t.hits > 50 && t.copied > 5);
     assert_true(t.preempted_swap > 5 && t.preempted_recompute > 5 && t.fair_pairs > 5);
+    assert_true(t.kept > 100 && t.kept < t.evicted && t.restored > 0);
     assert_true(t.jumped > 1000);
     assert_true(t.ended[END_EOS] > 0 && t.ended[END_STOP] > 0 && t.ended[END_LENGTH] > 0 && t.ended[END_CANCELLED] > 0);
     assert_true(t.guesses > 1000 && t.guesses_held > 300 && t.guesses_held < t.guesses);

@@ -602,13 +602,15 @@ static enum err check_leaks(struct sim *m, struct error *e)
     m->mine.copied += s.kv.copied;
     m->mine.hits += s.kv.exact + s.kv.prefix;
     m->mine.evicted += s.kv.evicted;
+    m->mine.kept += s.kv.kept;
+    m->mine.restored += s.kv.restored;
     m->mine.breaks += m->watch->has_broken;
     m->mine.guesses += s.sched.spec.tokens;
     m->mine.guesses_held += s.sched.spec.accepted;
     if (s.kv.n_held != 0 || s.kv.n_parked != 0 || s.kv.n_free + s.kv.n_cached != s.kv.n_blocks ||
-        s.kv.n_host_free != s.kv.n_host)
+        s.kv.n_host_free + s.kv.n_host_cached != s.kv.n_host)
         return FAIL(e, ERR_INTERNAL, "%u blocks held, %u parked, %u of %u host slots taken at the end", s.kv.n_held,
-            s.kv.n_parked, s.kv.n_host - s.kv.n_host_free, s.kv.n_host);
+            s.kv.n_parked, s.kv.n_host - s.kv.n_host_free - s.kv.n_host_cached, s.kv.n_host);
     if (s.sched.n_waiting + s.sched.n_running + s.sched.n_swapped + s.sched.n_paused != 0)
         return FAIL(e, ERR_INTERNAL, "%u waiting, %u running, %u swapped, %u paused at the end", s.sched.n_waiting,
             s.sched.n_running, s.sched.n_swapped, s.sched.n_paused);
@@ -691,6 +693,7 @@ static void add_totals(struct sim_totals *t, const struct sim_totals *x)
     t->compared_tokens += x->compared_tokens, t->surplus_rows += x->surplus_rows;
     t->preempted_swap += x->preempted_swap, t->preempted_recompute += x->preempted_recompute;
     t->copied += x->copied, t->hits += x->hits, t->evicted += x->evicted, t->breaks += x->breaks;
+    t->kept += x->kept, t->restored += x->restored;
     t->fair_pairs += x->fair_pairs;
     t->jumped += x->jumped;
     t->guesses += x->guesses, t->guesses_held += x->guesses_held;

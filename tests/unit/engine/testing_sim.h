@@ -63,7 +63,7 @@ struct sim_totals {
     double seconds;
     uint64_t histories, requests, choices, ended[END_COUNT], refused_busy, refused_limit, refused_failed;
     uint64_t steps, rows, output_tokens, compared_tokens;
-    uint64_t preempted_swap, preempted_recompute, copied, hits, evicted, surplus_rows, breaks, pauses;
+    uint64_t preempted_swap, preempted_recompute, copied, hits, evicted, kept, restored, surplus_rows, breaks, pauses;
     uint64_t guesses, guesses_held;
     uint64_t jumped;     /* tokens that grammars forced */
     uint64_t fair_pairs; /* intervals in which two tenants were compared */

@@ -19,7 +19,7 @@ static enum err check_sizes(const struct sim_watch *w, const struct plan *p, str
     if (p->step != w->last_step + 1)
         return FAIL(e, ERR_INTERNAL, "step %llu follows step %llu", (unsigned long long)p->step,
             (unsigned long long)w->last_step);
-    if (p->n_rows == 0 && p->n_copies + p->n_out_copies + p->n_in_copies == 0)
+    if (plan_is_empty(p))
         return FAIL(e, ERR_INTERNAL, "a plan with nothing to do");
     if (p->n_rows > budget)
         return FAIL(e, ERR_INTERNAL, "a plan of %u rows; the budget is %u", p->n_rows, budget);

@@ -11,7 +11,7 @@ static struct kv_seq open_empty(struct kv *kv)
     struct kv_seq s;
     uint32_t n_found;
     enum kv_hit hit;
-    assert_int_equal(kv_seq_open(kv, no_key, ids, 0, false, &s, &n_found, &hit), OK);
+    assert_int_equal(kv_seq_open(kv, no_key, ids, 0, false, 0, &s, &n_found, &hit), OK);
     return s;
 }
 
@@ -69,7 +69,7 @@ static void all_sequences_taken_is_an_ordinary_answer(void **state)
         s = open_empty(kv);
     uint32_t n_found;
     enum kv_hit hit;
-    assert_int_equal(kv_seq_open(kv, no_key, ids, 0, true, &s, &n_found, &hit), ERR_AGAIN);
+    assert_int_equal(kv_seq_open(kv, no_key, ids, 0, true, 0, &s, &n_found, &hit), ERR_AGAIN);
     assert_int_equal(kv_seq_fork(kv, first, 0, &s), ERR_AGAIN);
     assert_int_equal(s.v, UINT32_MAX);
     kv_seq_close(kv, first, 0);

@@ -99,7 +99,9 @@ static uint32_t token_of(const struct world *w, const struct plan *p, const stru
 /* All rows read before any row writes, so that nothing may rely on what others of the same step store. */
 static void forward(struct world *w, const struct plan *p)
 {
+    copy_cells(w, w->host, w->cells, plan_evictions(p), p->n_evictions);
     copy_cells(w, w->host, w->cells, plan_out_copies(p), p->n_out_copies);
+    copy_cells(w, w->cells, w->host, plan_restores(p), p->n_restores);
     copy_cells(w, w->cells, w->host, plan_in_copies(p), p->n_in_copies);
     copy_cells(w, w->cells, w->cells, plan_copies(p), p->n_copies);
     uint64_t *chains = w->chains;
@@ -140,6 +142,10 @@ static void fences_hold(const struct world *w, const struct plan *flying, const 
         assert_int_equal(owner[plan_copies(p)[i].dst], UINT32_MAX);
     for (uint32_t i = 0; i < p->n_in_copies; i++)
         assert_int_equal(owner[plan_in_copies(p)[i].dst], UINT32_MAX);
+    for (uint32_t i = 0; i < p->n_restores; i++)
+        assert_int_equal(owner[plan_restores(p)[i].dst], UINT32_MAX);
+    for (uint32_t i = 0; i < p->n_evictions; i++)
+        assert_int_equal(owner[plan_evictions(p)[i].src], UINT32_MAX);
     for (uint32_t row = 0; row < p->n_rows; row++) {
         const uint32_t slot = plan_kv_slot(p)[row];
         if (slot != PLAN_NO_WRITE && owner[slot / bt] != UINT32_MAX)
