@@ -124,17 +124,23 @@ static enum err judge_tensors(struct inspect *x, struct error *e)
     return OK;
 }
 
+bool inspect_reads(const struct inspect *x, enum dtype d)
+{
+    return (dtype_info(d)->flags & DTYPE_IS_WEIGHT) ||
+           (x->config.quant_is_i8 && (d == DTYPE_I8 || d == DTYPE_I32 || d == DTYPE_I64));
+}
+
 static enum err judge(struct inspect *x, struct error *e)
 {
     const struct model_config *c = &x->config;
     if (!c->arch_known || arch_find(c->arch) == NULL)
         add_reason(x, "architecture '%s' is not supported", c->arch_name[0] ? c->arch_name : "(not named)");
-    if (c->quant_method[0] != '\0' && !c->quant_is_f8)
-        add_reason(x, "quantisation method '%s' is not supported", c->quant_method);
+    if (c->quant_refusal[0] != '\0')
+        add_reason(x, "%s", c->quant_refusal);
     if (model_tensor_count(x->source) == 0)
         add_reason(x, "there are no tensors");
     for (size_t d = 0; d < DTYPE_COUNT; d++)
-        if (x->dtypes[d].n_tensors > 0 && !(dtype_info((enum dtype)d)->flags & DTYPE_IS_WEIGHT))
+        if (x->dtypes[d].n_tensors > 0 && !inspect_reads(x, (enum dtype)d))
             add_reason(x, "tensor type %s is not supported (%llu tensors)", dtype_name((enum dtype)d),
                 (unsigned long long)x->dtypes[d].n_tensors);
     if (x->n_reasons == 0)

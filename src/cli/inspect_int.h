@@ -33,7 +33,7 @@ struct inspect {
     uint64_t memory_bytes; /* what there is; 0 = unknown */
     bool fits;
 
-    char reasons[INSPECT_REASONS_MAX][160]; /* why it cannot run */
+    char reasons[INSPECT_REASONS_MAX][240]; /* why it cannot run */
     size_t n_reasons;
     char verdict[ERROR_TEXT_MAX]; /* the plain sentence */
 };
@@ -44,6 +44,9 @@ enum err inspect_gather(
 
 /* Tokenizer name, kind and size of an open model, without reading a large tokenizer.json whole. */
 enum err inspect_tokenizer(struct inspect *x, struct error *e) MUST_CHECK;
+
+/* Whether tensors of that type may stand in this model: a weight's, or those of INT8 (numbers, packed, shapes). */
+bool inspect_reads(const struct inspect *x, enum dtype d);
 
 void inspect_print_text(struct out *out, const struct inspect *x, bool tensors);
 void inspect_print_json(struct out *out, const struct inspect *x, bool tensors);

@@ -249,7 +249,7 @@ static void json_types(struct out *out, const struct inspect *x)
         json_u64(out, "tensors", t->n_tensors);
         json_u64(out, "elements", t->n_elems);
         json_u64(out, "bytes", t->bytes);
-        json_bool(out, "supported", dtype_info((enum dtype)d)->flags & DTYPE_IS_WEIGHT);
+        json_bool(out, "supported", inspect_reads(x, (enum dtype)d));
         out_text(out, "}");
         any = true;
     }

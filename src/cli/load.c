@@ -96,8 +96,8 @@ enum err load_describe(struct load *l, const struct options *o, const struct loa
     const bool dummy = o->load_format == LOAD_DUMMY;
     TRY(dummy ? describe_dummy(l, o, w, e) : describe_file(l, o, w, e));
     name_for_people(l);
-    if (l->config.quant_method[0] != '\0' && !l->config.quant_is_f8 && !dummy)
-        return FAIL(e, ERR_UNSUPPORTED, "checkpoints quantised by '%s' are not supported", l->config.quant_method);
+    if (l->config.quant_refusal[0] != '\0' && !dummy)
+        return FAIL(e, ERR_UNSUPPORTED, "%s", l->config.quant_refusal);
     if (!dummy) {
         const struct weight_source src = decoder_file_source(l->source);
         if (decoder_check(&src, &l->config, e) != OK)

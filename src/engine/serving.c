@@ -94,8 +94,8 @@ enum err serving_describe(struct serving *s, const struct serving_options *o, st
     }
     TRY(model_source_open(o->path, &s->source, e));
     TRY(model_config_read(s->source, &s->config, e));
-    if (s->config.quant_method[0] != '\0' && !s->config.quant_is_f8 && !o->dummy)
-        return FAIL(e, ERR_UNSUPPORTED, "checkpoints quantised by '%s' are not supported", s->config.quant_method);
+    if (s->config.quant_refusal[0] != '\0' && !o->dummy)
+        return FAIL(e, ERR_UNSUPPORTED, "%s", s->config.quant_refusal);
     return OK;
 }
 

@@ -247,42 +247,9 @@ static enum err read_generation(const json_t *o, struct model_config *c, struct 
     return read_eos(o, c, e);
 }
 
-/* Of compressed-tensors: every group's weights are F8 with a scale per matrix or per row. */
-static bool groups_are_f8(const json_t *groups)
-{
-    const char *key;
-    json_t *group;
-    json_object_foreach((json_t *)(uintptr_t)groups, key, group)
-    {
-        const json_t *weights = json_object_get(group, "weights");
-        const char *type = json_string_value(json_object_get(weights, "type"));
-        const char *strategy = json_string_value(json_object_get(weights, "strategy"));
-        if (type == NULL || strcmp(type, "float") != 0 ||
-            json_integer_value(json_object_get(weights, "num_bits")) != 8 || strategy == NULL ||
-            (strcmp(strategy, "tensor") != 0 && strcmp(strategy, "channel") != 0))
-            return false;
-    }
-    return json_object_size(groups) > 0;
-}
-
-static enum err read_quantization(const json_t *outer, struct model_config *c, struct error *e)
-{
-    const json_t *quant = NULL;
-    struct str method = {0};
-    TRY(json_get_object(outer, "quantization_config", &quant, e));
-    TRY(json_get_str(quant, "quant_method", &method, e));
-    model_config_copy_name(c->quant_method, method);
-    const json_t *blocks = json_object_get(quant, "weight_block_size");
-    if (str_is(method, "fp8"))
-        c->quant_is_f8 = blocks == NULL || json_is_null(blocks);
-    else if (str_is(method, "compressed-tensors"))
-        c->quant_is_f8 = groups_are_f8(json_object_get(quant, "config_groups"));
-    return OK;
-}
-
 static enum err read_body(const json_t *outer, const json_t *o, struct model_config *c, struct error *e)
 {
-    TRY(judged(c, read_quantization(outer, c, e)));
+    TRY(judged(c, config_quant_from_json(outer, c, e)));
     TRY(read_numbers(o, c, e));
     model_config_derive(c);
     TRY(judged(c, config_rope_from_json(o, c, e)));

@@ -142,7 +142,9 @@ struct model_config {
     char arch_name[MODEL_NAME_BYTES_MAX];    /* as the file spells it: "llama", "LlamaForCausalLM" */
     char name[MODEL_NAME_BYTES_MAX];         /* general.name or the folder's name; "" when there is none */
     char quant_method[MODEL_NAME_BYTES_MAX]; /* quantization_config of an HF folder: "gptq"; else "" */
-    bool quant_is_f8;                        /* which is F8_E4M3 with a scale per matrix or row, so it can be read */
+    char quant_refusal[ERROR_TEXT_MAX];      /* why that cannot be read; "" when it can, or nothing was quantised */
+    bool quant_is_f8;                        /* matrices of F8_E4M3 with a scale per matrix or row */
+    bool quant_is_i8;                        /* of INT8 with a scale per matrix, row or group of a row; may be both */
 
     uint32_t context_length, n_layers, vocab;
     uint32_t hidden, ffn; /* ffn: of dense layers; 0 in a pure mixture of experts that names none */

@@ -188,4 +188,7 @@ enum err config_from_json(
 /* config_rope.c: rope fields of config.json (old and new spelling). */
 enum err config_rope_from_json(const json_t *config, struct model_config *c, struct error *e) MUST_CHECK;
 
+/* config_quant.c: quantization_config of config.json. */
+enum err config_quant_from_json(const json_t *config, struct model_config *c, struct error *e) MUST_CHECK;
+
 #endif

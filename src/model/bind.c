@@ -60,13 +60,10 @@ enum err decoder_alloc(struct decoder *d, uint64_t count, size_t bytes, void **o
 static enum err find(
     struct binder *b, const char *name, uint32_t n_mats, uint32_t n_out, uint32_t n_in, struct tensor_view *v)
 {
-    TRY(b->src->find(b->src->ctx, name, n_mats, n_out, n_in, v, b->e));
-    if (b->look)
-        return dtype_info(v->dtype)->flags & DTYPE_IS_WEIGHT
-                   ? OK
-                   : FAIL(b->e, ERR_UNSUPPORTED, "tensor %s has type %s, which is not supported", name,
-                         dtype_name(v->dtype));
     struct decoder *d = b->d;
+    TRY(decoder_find_weight(d, b->src, name, n_mats, n_out, n_in, v, b->e));
+    if (b->look)
+        return OK;
     uint64_t bad;
     const bool bind_looks = n_out != 0 && d->ops->checks_weights;
     if (!bind_looks && !tensor_is_finite(v, &bad))
@@ -137,37 +134,14 @@ static void forget_later(struct binder *b, const struct tensor_view *v)
         forget_bound(b);
 }
 
-/* The scales of an F8 matrix, n_out of them, behind those before; *scales stays NULL when the first has none. */
-static enum err find_scales(struct binder *b, const char *name, const struct tensor_view *v, uint32_t n_out, uint32_t i,
-    uint32_t n, float **scales)
-{
-    bool found = false;
-    if (v->dtype != DTYPE_F8_E4M3 || (i > 0 && *scales == NULL && !b->look))
-        return OK;
-    float *room = *scales;
-    if (!b->look && room == NULL && (room = mem_array((size_t)n * n_out, sizeof *room)) == NULL)
-        return FAIL(b->e, ERR_NOMEM, "no memory for scales");
-    const enum err err =
-        decoder_scales_find(b->d, b->src, name, n_out, b->look ? NULL : room + (size_t)i * n_out, &found, b->e);
-    if (err == OK && i > 0 && !b->look && !found)
-        return FAIL(b->e, ERR_FORMAT, "tensor %s has no scale while expert 0 has", name);
-    if ((err != OK || !found) && i == 0) {
-        mem_free(room);
-        room = NULL;
-    }
-    *scales = room;
-    return err;
-}
-
-/* scales: of F8 rows, or NULL. */
 static enum err bind_views(struct binder *b, const char *name, const struct tensor_view *v, uint32_t n_views,
-    const float *scales, struct weight *w)
+    const struct scales *s, struct weight *w)
 {
     struct decoder *d = b->d;
     if (b->look)
         return OK;
-    const enum err err = scales != NULL ? decoder_scales_bind(d, v, n_views, scales, w, b->e)
-                                        : d->ops->weight_bind(d->dev, v, n_views, w, b->e);
+    const enum err err = s->groups > 0 ? decoder_scales_bind(d, v, n_views, s, w, b->e)
+                                       : d->ops->weight_bind(d->dev, v, n_views, w, b->e);
     if (err != OK)
         return error_prefix(b->e, "tensor %s", name);
     for (uint32_t i = 0; i < n_views; i++) {
@@ -202,12 +176,13 @@ static enum err bind_matrix(
 {
     char name[NAME_MAX];
     struct tensor_view v;
+    struct scales s = {.look = b->look};
     expand(name, pattern, layer, 0);
-    float *scales = NULL;
     TRY(find(b, name, 1, n_out, n_in, &v));
-    TRY(find_scales(b, name, &v, n_out, 0, 1, &scales));
-    const enum err err = bind_views(b, name, &v, 1, scales, w);
-    mem_free(scales);
+    enum err err = decoder_scales_find(b->d, b->src, name, &v, 0, 1, &s, b->e);
+    if (err == OK)
+        err = bind_views(b, name, &v, 1, &s, w);
+    mem_free(s.of);
     return err;
 }
 
@@ -224,18 +199,18 @@ static enum err bind_slices(struct binder *b, const char *pattern, uint32_t laye
     TRY(find(b, name, 1, n_out, n_in, &all));
     const size_t row_bytes = tensor_row_bytes(&all);
     uint32_t at = 0;
-    float *scales = NULL;
-    TRY(find_scales(b, name, &all, n_out, 0, 1, &scales));
-    enum err err = OK;
+    struct scales s = {.look = b->look};
+    enum err err = decoder_scales_find(b->d, b->src, name, &all, 0, 1, &s, b->e);
     for (uint32_t i = 0; err == OK && i < n_slices; i++) {
+        const struct scales of = {.of = s.of != NULL ? s.of + (size_t)at * s.groups : NULL, .groups = s.groups};
         struct tensor_view part = all;
         part.shape[0] = rows[i];
         part.data = (const char *)all.data + at * row_bytes;
         part.bytes = rows[i] * row_bytes;
-        err = bind_views(b, name, &part, 1, scales != NULL ? scales + at : NULL, out[i]);
+        err = bind_views(b, name, &part, 1, &of, out[i]);
         at += rows[i];
     }
-    mem_free(scales);
+    mem_free(s.of);
     return err;
 }
 
@@ -245,17 +220,17 @@ static enum err bind_experts(
 {
     const uint32_t n = b->d->cfg.n_experts;
     char name[NAME_MAX];
+    struct scales s = {.look = b->look};
     if (strstr(strstr(pattern, "%u") + 2, "%u") == NULL) {
         struct tensor_view v;
         expand(name, pattern, layer, 0);
         TRY(find(b, name, n, n_out, n_in, &v));
-        return bind_views(b, name, &v, 1, NULL, w);
+        return bind_views(b, name, &v, 1, &s, w);
     }
     struct tensor_view *views = mem_array(n, sizeof *views);
     if (views == NULL)
         return FAIL(b->e, ERR_NOMEM, "no memory to bind %u experts", n);
     enum err err = OK;
-    float *scales = NULL;
     for (uint32_t i = 0; err == OK && i < n; i++) {
         expand(name, pattern, layer, i);
         err = find(b, name, 1, n_out, n_in, &views[i]);
@@ -263,11 +238,11 @@ static enum err bind_experts(
             err = FAIL(b->e, ERR_UNSUPPORTED, "tensor %s is %s while expert 0 is %s", name, dtype_name(views[i].dtype),
                 dtype_name(views[0].dtype));
         if (err == OK)
-            err = find_scales(b, name, &views[i], n_out, i, n, &scales);
+            err = decoder_scales_find(b->d, b->src, name, &views[i], i, n, &s, b->e);
     }
     if (err == OK)
-        err = bind_views(b, name, views, n, scales, w);
-    mem_free(scales);
+        err = bind_views(b, name, views, n, &s, w);
+    mem_free(s.of);
     mem_free(views);
     return err;
 }
@@ -351,9 +326,11 @@ enum err decoder_look(struct decoder *d, const struct weight_source *src, struct
 enum err decoder_bind(struct decoder *d, const struct weight_source *src, struct error *e)
 {
     struct binder b = {.d = d, .src = src, .e = e};
-    TRY(bind_all(&b));
-    forget_bound(&b); /* a backend that reads the file in place gets its pages again as it goes */
-    return OK;
+    const enum err err = bind_all(&b);
+    decoder_scales_end(d);
+    if (err == OK)
+        forget_bound(&b); /* a backend that reads the file in place gets its pages again as it goes */
+    return err;
 }
 
 void decoder_drop_weights(struct decoder *d)

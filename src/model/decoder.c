@@ -216,13 +216,13 @@ static enum err copy_final_gain(struct decoder *d, struct error *e)
     return d->ops->dev_wait(d->dev, e);
 }
 
-static enum err check_config(struct decoder *d, struct error *e)
+static enum err check_config(struct decoder *d, const struct weight_source *src, struct error *e)
 {
     const struct model_config *c = &d->cfg;
     if (!c->arch_known || (d->arch = arch_find(c->arch)) == NULL)
         return FAIL(e, ERR_UNSUPPORTED, "architecture '%s' is not supported", c->arch_name);
-    if (c->quant_method[0] != '\0' && !c->quant_is_f8)
-        return FAIL(e, ERR_UNSUPPORTED, "checkpoints quantised by '%s' are not supported", c->quant_method);
+    if (c->quant_refusal[0] != '\0' && !src->is_gguf) /* random weights are as GGUF has them */
+        return FAIL(e, ERR_UNSUPPORTED, "%s", c->quant_refusal);
     if (c->n_experts > 0 && c->n_experts_used > MODEL_EXPERTS_USED_MAX)
         return FAIL(e, ERR_LIMIT, "%u experts per token; the limit is %d", c->n_experts_used, MODEL_EXPERTS_USED_MAX);
     return OK;
@@ -261,7 +261,7 @@ enum err decoder_check(const struct weight_source *src, const struct model_confi
     if (d == NULL)
         return FAIL(e, ERR_NOMEM, "no memory to check a model");
     d->cfg = *cfg;
-    enum err err = check_config(d, e);
+    enum err err = check_config(d, src, e);
     if (err == OK && (d->layers = mem_array(cfg->n_layers, sizeof *d->layers)) == NULL)
         err = FAIL(e, ERR_NOMEM, "no memory for %u layers", cfg->n_layers);
     if (err == OK)
@@ -284,7 +284,7 @@ enum err decoder_open(const struct weight_source *src, const struct model_config
     d->cfg = *cfg;
     d->ops = o->ops;
     d->total_bytes = bytes_of(src);
-    enum err err = check_config(d, e);
+    enum err err = check_config(d, src, e);
     if (err == OK)
         err = check_options(d, e);
     if (err == OK) {

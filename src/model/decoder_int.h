@@ -56,7 +56,11 @@ struct decoder {
     struct acts *top;                                    /* [out_max][H] */
     uint32_t attn_forms, ffn_forms, o_forms, down_forms; /* what readers of the norms and activations want */
 
-    /* Matrices that were converted on the host and are read in place, freed behind their weights. */
+    /* Matrices made of others on the host (scales.c): room and threads while weights are bound, and what the backend
+     * reads in place, freed behind its weights. */
+    struct team *made_team;
+    unsigned char *made;
+    size_t made_bytes;
     void **converted;
     uint32_t n_converted;
 
@@ -81,11 +85,22 @@ void decoder_batch_name(struct decoder *d, struct graph_key key); /* d->batch al
 /* forward.c: steps that the device wants to look at before it chooses. */
 enum err decoder_rehearse(struct decoder *d, struct error *e) MUST_CHECK;
 
-/* scales.c: F8 matrices of a checkpoint, [n_out][n_in] each, with their scales beside them. */
-enum err decoder_scales_find(struct decoder *d, const struct weight_source *src, const char *name, uint32_t n_out,
-    float *out, bool *found, struct error *e) MUST_CHECK; /* out NULL: only whether, and that the shape is right */
-enum err decoder_scales_bind(struct decoder *d, const struct tensor_view *v, uint32_t n_views, const float *scales,
+/* scales.c: matrices of a checkpoint with scales beside them. The scales of one matrix, or of n alike. */
+struct scales {
+    float *of;       /* [n][n_out][groups], to be freed; NULL when looked for alone */
+    uint32_t groups; /* of a row, each with its scale; 0 = there are no scales */
+    bool look;       /* no byte is read */
+};
+/* A tensor of a type that can be a weight, or INT8 [n_out][n_in]: I8, or U8 of numbers plus 128, which the file has as
+ * X_packed, four in an I32. */
+enum err decoder_find_weight(struct decoder *d, const struct weight_source *src, const char *name, uint32_t n_mats,
+    uint32_t n_out, uint32_t n_in, struct tensor_view *v, struct error *e) MUST_CHECK;
+/* The scales of the i-th of n matrices, as finite numbers. */
+enum err decoder_scales_find(struct decoder *d, const struct weight_source *src, const char *name,
+    const struct tensor_view *v, uint32_t i, uint32_t n, struct scales *s, struct error *e) MUST_CHECK;
+enum err decoder_scales_bind(struct decoder *d, const struct tensor_view *v, uint32_t n_views, const struct scales *s,
     struct weight *w, struct error *e) MUST_CHECK;
+void decoder_scales_end(struct decoder *d); /* binding is over */
 
 /* bind.c */
 enum err decoder_look(struct decoder *d, const struct weight_source *src, struct error *e) MUST_CHECK; /* no bytes */

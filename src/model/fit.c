@@ -20,7 +20,8 @@ static uint64_t dummy_bytes(enum dtype dtype, uint64_t n_mats, uint64_t n_out, u
     return n_mats * n_out * (n_in / info->block_elems) * info->block_bytes;
 }
 
-/* Bytes of matrices as they will lie on the device: the rule of cuda/weights.cu, where fp8 was asked for. */
+/* Bytes of matrices as they will lie on the device: the rules of model/scales.c for INT8 (whatever its scales are), and
+ * of cuda/weights.cu where fp8 was asked for. */
 static uint64_t bytes_on_device(
     const struct fit *f, enum dtype dtype, uint64_t rows, uint64_t n_out, uint64_t n_in, uint64_t bytes)
 {
@@ -29,6 +30,8 @@ static uint64_t bytes_on_device(
                          n_out >= F8_ROWS_LEAST;
     if (made_f8)
         return rows * (n_in + sizeof(float));
+    if (dtype == DTYPE_I8)
+        return dummy_bytes(n_in % 32 == 0 ? DTYPE_Q8_0 : DTYPE_BF16, 1, rows, n_in);
     return dtype == DTYPE_F8_E4M3 && f->work_dtype == DTYPE_BF16 ? 2 * bytes : bytes;
 }
 
@@ -69,12 +72,25 @@ static bool is_expert(struct str name)
     return memmem(name.p, name.n, "_exps.", 6) != NULL || memmem(name.p, name.n, ".experts.", 9) != NULL;
 }
 
-static enum dtype main_dtype_of(const struct model_source *s)
+/* A tensor as it counts: INT8 may lie in I32, four numbers each. */
+static struct tensor_view counted(const struct model_config *c, const struct model_tensor *t)
+{
+    struct tensor_view v = t->view;
+    if (c->quant_is_i8 && v.dtype == DTYPE_I32 && v.n_dims == 2) {
+        v.dtype = DTYPE_I8;
+        v.shape[1] *= 4;
+    }
+    return v;
+}
+
+static enum dtype main_dtype_of(const struct model_config *c, const struct model_source *s)
 {
     uint64_t by_dtype[DTYPE_COUNT] = {0};
     enum dtype most = (enum dtype)0;
-    for (uint64_t i = 0; i < model_tensor_count(s); i++)
-        by_dtype[model_tensor_at(s, i)->view.dtype] += model_tensor_at(s, i)->view.bytes;
+    for (uint64_t i = 0; i < model_tensor_count(s); i++) {
+        const struct tensor_view v = counted(c, model_tensor_at(s, i));
+        by_dtype[v.dtype == DTYPE_I8 ? DTYPE_Q8_0 : v.dtype] += v.bytes;
+    }
     for (size_t d = 0; d < DTYPE_COUNT; d++)
         if (by_dtype[d] > by_dtype[most])
             most = (enum dtype)d;
@@ -88,12 +104,13 @@ static void measure_source(struct fit *f, const struct model_config *c, const st
     const struct arch_names *names = arch == NULL ? NULL : model_source_kind(s) == MODEL_GGUF ? arch->gguf : arch->hf;
     for (uint64_t i = 0; i < model_tensor_count(s); i++) {
         const struct model_tensor *t = model_tensor_at(s, i);
-        const uint64_t n = tensor_n_elems(&t->view);
+        const struct tensor_view v = counted(c, t);
+        const uint64_t n = tensor_n_elems(&v);
         const bool is_looked_up = names != NULL && !c->tied_embeddings && str_is(t->name, names->embed);
-        const uint64_t bytes = t->view.n_dims < 2 || is_looked_up
-                                   ? t->view.bytes
-                                   : bytes_on_device(f, t->view.dtype, tensor_n_rows(&t->view),
-                                         t->view.shape[t->view.n_dims - 2], tensor_row_elems(&t->view), t->view.bytes);
+        const uint64_t bytes =
+            v.n_dims < 2 || (is_looked_up && v.dtype != DTYPE_I8)
+                ? v.bytes
+                : bytes_on_device(f, v.dtype, tensor_n_rows(&v), v.shape[v.n_dims - 2], tensor_row_elems(&v), v.bytes);
         f->n_params += n;
         f->weight_bytes += bytes;
         if (c->n_experts > 0 && is_expert(t->name)) {
@@ -157,7 +174,7 @@ enum err fit_measure(struct fit *f, const struct model_config *c, const struct m
         local = local || c->layer_is_local[i];
     f->rope_token_bytes = (uint64_t)c->rope.dims * sizeof(float) * (local ? 2 : 1);
     f->buffer_bytes = buffers_of(c, w->rows, w->out_rows);
-    f->main_dtype = source != NULL ? main_dtype_of(source) : w->dummy_dtype;
+    f->main_dtype = source != NULL ? main_dtype_of(c, source) : w->dummy_dtype;
     TRY(choose_dtype(f, w, e));
     if (source != NULL)
         measure_source(f, c, source);

@@ -131,7 +131,7 @@ def test_hf_folder_that_cannot_run(tmp_path):
     tensors["model.layers.0.mlp.up_proj.qweight"] = ("I32", 4, (8, 64))
     path = write_hf_dir(tmp_path / "c", tensors, quantization_config={"quant_method": "gptq", "bits": 4})
     reasons = inspect(path)["reasons"]
-    assert "quantisation method 'gptq' is not supported" in reasons
+    assert "quantisation method 'gptq' is not supported; quern reads fp8 and compressed-tensors" in reasons
     assert "tensor type I32 is not supported (1 tensors)" in reasons
 
 

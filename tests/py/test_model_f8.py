@@ -59,7 +59,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path):
     assert name + "_scale is neither one scale nor one for each of 96 rows" in text
     assert "not finite" in refusal(make(tmp_path / "c", change=infinite)[0])
     blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    assert "'fp8'" in refusal(make(tmp_path / "d", method=blocks)[0])
-    int8 = {"quant_method": "compressed-tensors", "config_groups": {
-        "group_0": {"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}}}
-    assert "compressed-tensors" in refusal(make(tmp_path / "e", method=int8)[0])
+    assert "'quantization_config.weight_block_size' is there" in refusal(make(tmp_path / "d", method=blocks)[0])
+    int4 = {"quant_method": "compressed-tensors", "config_groups": {
+        "group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "channel"}}}}
+    assert "'weights.num_bits' is 4; quern reads 8" in refusal(make(tmp_path / "e", method=int4)[0])
