@@ -318,26 +318,30 @@ def small_models():
 
 
 def check_checkpoint(seed):
-    """A checkpoint in F8 with scales of all shapes, against the CPU, which makes it BF16: in steps of few rows, and of
-    many, whose activations are made e4m3 too. BF16 rounds e4m3 times a scale once more. The twin begins with another
-    token."""
+    """Checkpoints with scales of all shapes, against the CPU, in steps of few rows and of many. F8: the CPU makes it
+    BF16, which rounds e4m3 times a scale once more, and activations of many rows are made e4m3 too. INT8: both make it
+    Q8_0, and the card's activations are F16. The twin begins with another token."""
     import f8_models
+    import i8_models
     reference_models = small_models()
-    for case in mine(("llama", "phi3", "mixtral")):
+    writers = {"F8": (f8_models.write_pair, 3e-2, 0.3), "INT8": (i8_models.write, 1e-2, 1e-2)}
+    for kind, case in mine([(k, c) for k in writers for c in ("llama", "phi3", "mixtral")]):
+        write, bound_few, bound_many = writers[kind]
         config = reference_models.make_config(case, **reference_models.WIDE)
         weights = reference_models.make_weights(config, case)
         ids = np.random.default_rng(seed).integers(3, 300, of(160, 40)).tolist()
         with tempfile.TemporaryDirectory() as scratch:
-            path, _ = f8_models.write_pair(pathlib.Path(scratch), config, weights)
+            path, _ = write(pathlib.Path(scratch), config, weights)
             with Model(path, context=200, kv_dtype="F16") as model:
                 want = model.logits(ids)
             with Model(path, context=200, kv_dtype="F16", variant="cuda") as model:
-                for chunk, bound in ((of(8, 16), 3e-2), (len(ids), 0.3)):
+                for chunk, bound in ((of(8, 16), bound_few), (len(ids), bound_many)):
                     got, twin = model.logits(ids, chunk=chunk), model.logits([ids[0] + 1] + ids[1:chunk])
                     apart = [ops.distance(g[None], w[None]) for g, w in zip(got, want)]
                     # a router that is nearly undecided chooses another expert for some rows
                     worst = np.median(apart) if case == "mixtral" else max(apart)
-                    verdict(f"F8 checkpoint, {case}, {chunk} rows", worst, bound, ops.distance(twin[:1], want[:1]))
+                    verdict(f"{kind} checkpoint, {case}, {chunk} rows", worst, bound,
+                            ops.distance(twin[:1], want[:1]))
 
 
 def check_architectures(_seed):
