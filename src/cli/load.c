@@ -264,13 +264,14 @@ static void say_loaded(const struct load *l, const struct options *o, uint64_t s
         [FIT_BY_OPTION] = "as asked for",
         [FIT_BY_DEFAULT] = "the model has more: --max-model-len",
         [FIT_BY_MEMORY] = "what fits into memory"};
-    char bytes[24], threads[32] = "", choices[LOAD_CHOICES_TEXT];
+    char bytes[24], threads[32] = "", choices[LOAD_CHOICES_TEXT], rows[DESCRIBE_BYTES];
     if (strncmp(l->ops->name, "cpu", 3) == 0)
         snprintf(threads, sizeof threads, ", %u thread%s", l->threads, l->threads == 1 ? "" : "s");
     note(o, "%s: %s %s%s on %s%s%s, context %u (%s), ready in %.2f s", l->name,
         inspect_show_bytes(l->fit.weight_bytes, bytes), o->load_format == LOAD_DUMMY ? "of random " : "",
         dtype_name(l->fit.work_dtype), l->ops->name, threads, load_choices_text(l->decoder, choices), l->fit.context,
         reasons[l->fit.reason], (double)(clock_now(clock) - start_ns) / 1e9);
+    note(o, "%s", decoder_describe(l->decoder, rows));
 }
 
 enum err load_open(struct load *l, const struct options *o, const struct load_wants *w, struct error *e)

@@ -171,7 +171,8 @@ enum err measure_machine(
     if (dtype_bytes(f->work_dtype, n_in, &row_bytes, NULL) != OK)
         row_bytes = n_in; /* dummy weights take a smaller block then */
     const uint32_t n_out = (uint32_t)(MATRIX_BYTES / MAX(row_bytes, (size_t)1)) / 16 * 16;
-    TRY(measure_reading(threads, m, &clock, e));
+    if (ops->memory_free == NULL)
+        TRY(measure_reading(threads, m, &clock, e));
     TRY(measure_products(ops, f, n_in, MAX(n_out, 16u), 1, threads, &clock, &m->vector_bytes_s, e));
     const uint32_t few = MAX((1u << 19) / n_in / 16 * 16, 16u);
     TRY(measure_products(ops, f, n_in, few, MANY_ROWS, threads, &clock, &m->matrix_flops, e));

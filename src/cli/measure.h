@@ -8,7 +8,8 @@
 #include "model/fit.h"
 
 struct measured {
-    double read_bytes_s;   /* plain reading of memory by all threads: the limit for anything that decodes */
+    double read_bytes_s;   /* plain reading of memory by all threads: the limit for anything that decodes; 0 of a
+                              device with memory of its own, which the threads do not read */
     double vector_bytes_s; /* weights through a product with one row: decoding one sequence */
     double matrix_flops;   /* a product with many rows: prefill; a multiplication and an addition are two */
     double seconds;        /* what measuring took */

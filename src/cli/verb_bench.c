@@ -169,11 +169,14 @@ static enum err run_test(struct bench_run *b, size_t i, struct error *e)
 static void print_json(const struct bench_run *b, struct out *out)
 {
     const struct load *l = b->load;
+    char rows[DESCRIBE_BYTES];
     out_text(out, "{\"model\":");
     out_json_str(out, str_of(l->name));
     out_printf(out, ",\"dtype\":\"%s\",\"device\":\"%s\",\"threads\":%u,", dtype_name(l->fit.work_dtype), l->ops->name,
         l->threads);
-    out_printf(out, "\"read_bytes_s\":%.0f,\"peak_ops_s\":%.0f,\"results\":[", b->read_bytes_s, b->peak_ops_s);
+    out_text(out, "\"kernels\":");
+    out_json_str(out, str_of(decoder_describe(l->decoder, rows)));
+    out_printf(out, ",\"read_bytes_s\":%.0f,\"peak_ops_s\":%.0f,\"results\":[", b->read_bytes_s, b->peak_ops_s);
     for (size_t i = 0, n = 0; i < COUNT_OF(tests); i++) {
         const struct result *r = &b->results[i];
         if (r->tok_s > 0)
@@ -186,18 +189,24 @@ static void print_json(const struct bench_run *b, struct out *out)
 static void print_text(const struct bench_run *b, struct out *out)
 {
     const struct load *l = b->load;
-    char bytes[24];
+    char bytes[24], rows[DESCRIBE_BYTES];
     out_printf(out, "%s, %s %s on %s, %u threads\n", l->name, inspect_show_bytes(l->fit.weight_bytes, bytes),
         dtype_name(l->fit.work_dtype), l->ops->name, l->threads);
-    out_printf(out, "limits: reading %.1f GB/s, arithmetic %.0f GOP/s\n\n", b->read_bytes_s / 1e9, b->peak_ops_s / 1e9);
+    out_printf(out, "%s\n", decoder_describe(l->decoder, rows));
+    if (b->read_bytes_s > 0)
+        out_printf(
+            out, "limits: reading %.1f GB/s, arithmetic %.0f GOP/s\n", b->read_bytes_s / 1e9, b->peak_ops_s / 1e9);
+    out_text(out, "\n");
     out_printf(out, "%-10s %10s %12s %12s\n", "test", "tok/s", "of memory", "of compute");
     for (size_t i = 0; i < COUNT_OF(tests); i++) {
         const struct result *r = &b->results[i];
         if (!b->wanted[i])
             continue;
-        if (r->tok_s > 0)
+        if (r->tok_s > 0 && b->read_bytes_s > 0)
             out_printf(out, "%-10s %10.1f %11.0f%% %11.0f%%\n", tests[i].name, r->tok_s, 100 * r->memory_share,
                 100 * r->compute_share);
+        else if (r->tok_s > 0)
+            out_printf(out, "%-10s %10.1f %12s %12s\n", tests[i].name, r->tok_s, "-", "-");
         else
             out_printf(out, "%-10s %10s\n", tests[i].name, "not run: it needs more context or more than a minute");
     }

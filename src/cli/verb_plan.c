@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "base/team.h"
+#include "cli/gpus.h"
 #include "cli/inspect_int.h"
 #include "cli/load.h"
 #include "cli/measure.h"
@@ -27,6 +28,7 @@ struct plan {
     uint64_t n_fit;                 /* sequences of max_len that fit */
     bool fits;
     struct measured m;
+    struct gpus gpus;
     double decode_tok_s, decode_full_tok_s, prefill_tok_s, batch_tok_s; /* batch: n_batch sequences together */
     uint64_t n_batch;
     char advice[320];
@@ -112,10 +114,13 @@ static void print_text(const struct plan *p, struct out *out)
     if (f->active_params < f->n_params * 9 / 10)
         out_printf(out, " (%.2f M at work for a token)", (double)f->active_params / 1e6);
     out_printf(out, ", mostly %s\n", dtype_name(f->work_dtype));
-    out_printf(out, "machine     %s, %u threads: reads %.1f GB/s, weights %.1f GB/s, computes %.1f GFLOP/s\n",
-        p->load->ops->name, p->load->threads, p->m.read_bytes_s / 1e9, p->m.vector_bytes_s / 1e9,
-        p->m.matrix_flops / 1e9);
+    out_printf(out, "machine     %s", p->load->ops->name);
+    if (p->m.read_bytes_s > 0)
+        out_printf(out, ", %u threads: reads %.1f GB/s,", p->load->threads, p->m.read_bytes_s / 1e9);
+    out_printf(out, "%s weights %.1f GB/s, computes %.1f GFLOP/s\n", p->m.read_bytes_s > 0 ? "" : ":",
+        p->m.vector_bytes_s / 1e9, p->m.matrix_flops / 1e9);
     out_printf(out, "            (measured in %.2f s with the model's kind of weights)\n", p->m.seconds);
+    gpus_print_text(&p->gpus, out);
     out_printf(out, "memory      %s needed of %s free\n", inspect_show_bytes(p->need_bytes, a),
         f->memory_bytes != 0 ? inspect_show_bytes(f->memory_bytes, b) : "unknown");
     out_printf(out, "  weights   %s\n", inspect_show_bytes(f->weight_bytes, a));
@@ -143,6 +148,8 @@ static void print_json(const struct plan *p, struct out *out)
     out_printf(out, ",\"parameters\":%llu,\"active_parameters\":%llu,\"weights_dtype\":\"%s\",\"backend\":\"%s\"",
         (unsigned long long)f->n_params, (unsigned long long)f->active_params, dtype_name(f->work_dtype),
         p->load->ops->name);
+    out_text(out, ",\"gpus\":");
+    gpus_print_json(&p->gpus, out);
     out_printf(out, ",\"threads\":%u,\"max_model_len\":%u,\"max_num_seqs\":%llu,\"memory\":{\"weights_bytes\":%llu",
         p->load->threads, p->max_len, (unsigned long long)p->n_seqs, (unsigned long long)f->weight_bytes);
     out_printf(out, ",\"kv_cache_dtype\":\"%s\",\"kv_token_bytes\":%llu,\"sequence_bytes\":%llu,\"buffers_bytes\":%llu",
@@ -151,9 +158,11 @@ static void print_json(const struct plan *p, struct out *out)
     out_printf(out, ",\"needed_bytes\":%llu,\"machine_bytes\":%llu,\"fits\":%s},\"sequences_that_fit\":%llu",
         (unsigned long long)p->need_bytes, (unsigned long long)f->memory_bytes, p->fits ? "true" : "false",
         (unsigned long long)p->n_fit);
-    out_printf(out,
-        ",\"measured\":{\"read_bytes_s\":%.0f,\"vector_bytes_s\":%.0f,\"matrix_flops\":%.0f,\"seconds\":%.3f}",
-        p->m.read_bytes_s, p->m.vector_bytes_s, p->m.matrix_flops, p->m.seconds);
+    out_text(out, ",\"measured\":{");
+    if (p->m.read_bytes_s > 0)
+        out_printf(out, "\"read_bytes_s\":%.0f,", p->m.read_bytes_s);
+    out_printf(out, "\"vector_bytes_s\":%.0f,\"matrix_flops\":%.0f,\"seconds\":%.3f}", p->m.vector_bytes_s,
+        p->m.matrix_flops, p->m.seconds);
     out_printf(out,
         ",\"predicted\":{\"prefill_tok_s\":%.2f,\"decode_tok_s\":%.3f,\"decode_full_context_tok_s\":%.3f,"
         "\"batch_sequences\":%llu,\"batch_tok_s\":%.2f},\"advice\":",
@@ -175,6 +184,7 @@ static enum err make_plan(struct plan *p, struct out *out, struct error *e)
     p->n_seqs = MAX(p->o->max_num_seqs, (uint64_t)1);
     p->max_len = p->o->max_model_len != 0 ? (uint32_t)p->o->max_model_len : l->config.context_length;
     predict_memory(p);
+    gpus_find(&p->gpus, l->ops);
     TRY(measure_machine(l->ops, &l->fit, l->config.hidden, l->threads, &p->m, e));
     predict_speed(p);
     advise(p);

@@ -310,7 +310,9 @@ static enum err attach(struct serve *v, struct error *e)
 static void say_ready(const struct serve *v, uint64_t start_ns)
 {
     const struct serving *sv = v->serving;
-    char choices[LOAD_CHOICES_TEXT];
+    char choices[LOAD_CHOICES_TEXT], rows[DESCRIBE_BYTES];
+    if (sv->decoder != NULL)
+        note(v->o, "%s", decoder_describe(sv->decoder, rows));
     note(v->o, "quern: serving %s at %s (%s, %s%s, context %u, %u KV blocks of %u tokens in %s, ready in %.2f s)",
         v->o->served_names.n > 0 ? v->o->served_names.v[0] : v->name, server_url(v->server),
         v->o->fake_step_us != OPTION_UNSET ? "made-up tokens" : sv->ops->name, dtype_name(sv->fit.work_dtype),

@@ -37,7 +37,7 @@ static const struct verb verbs[] = {
         .about =
             "Says, before anything is loaded, how much memory a model takes here, how many sequences of "
             "--max-model-len tokens fit beside it, and how fast it will be; and what to change when it does not fit. "
-            "For the speed it measures this machine for less than half a second. Fetches nothing; with "
+            "For the speed it measures this machine for less than half a second. Lists the GPUs. Fetches nothing; with "
             "--load-format dummy it plans for a built-in shape without any file.\n\n" MODEL_WORDS,
         .run = verb_plan},
     {.name = "bench",

@@ -259,6 +259,7 @@ void cpu_dev_read(struct dev *d, void *to, const void *from, size_t bytes);
 void *cpu_host_new(struct dev *d, size_t bytes);
 void cpu_host_free(struct dev *d, void *p);
 enum err cpu_dev_wait(struct dev *d, struct error *e) MUST_CHECK;
+void cpu_describe(const struct dev *d, const struct describe_args *a, char out[DESCRIBE_BYTES]);
 uint32_t cpu_host_workers(const struct dev *d);
 void cpu_host_run(struct dev *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx);
 enum err cpu_weight_bind(

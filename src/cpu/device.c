@@ -1,8 +1,9 @@
 /* The CPU as a device: the worker team, each worker's scratch, memory and activations. Weights are in weights.c. */
 #include "base/fault.h"
 #include "base/mem.h"
-#include "cpu/cpu_int.h"
+#include "cpu/pack.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -171,6 +172,19 @@ enum err cpu_dev_wait(struct dev *d, struct error *e)
     d->failed = d->failed || fault_hit(FAULT_DEVICE);
     /* ops join before they return, and memory does not fault: only a test does */
     return d->failed ? FAIL(e, ERR_INTERNAL, "the device failed, as it was told to") : OK;
+}
+
+void cpu_describe(const struct dev *d, const struct describe_args *a, char out[DESCRIBE_BYTES])
+{
+    const struct weight *w = a->gate != NULL ? a->gate : a->q;
+    const struct packed *p = d->k->room_bytes > 0 ? w->packed : NULL;
+    char few[48] = "";
+    if (p != NULL && p->form <= PACK_6 && d->k->few_rows > 0)
+        snprintf(few, sizeof few, ", 2 to %u rows from bytes", MIN(d->k->few_rows, d->rows_max));
+    snprintf(out, DESCRIBE_BYTES, "%s, %u thread%s: %s products in %s, %s%s; attention %s, heads of %u, %s cache",
+        d->k->name, team_size(d->team), team_size(d->team) == 1 ? "" : "s", dtype_name(w->dtype),
+        (w->wants & ACT_Q16) != 0 ? "16-bit integers" : "f32", p != NULL ? "packed panels" : "row by row", few,
+        d->k->attend_join != NULL ? "in parts" : "in one piece", a->head_dim, dtype_name(a->layer->dtype));
 }
 
 uint32_t cpu_host_workers(const struct dev *d)

@@ -45,7 +45,7 @@ static enum err open_ref(const struct dev_options *o, struct dev **out, struct e
     {                                                                                                                  \
         .name = (variant), .kv_dtypes = CPU_KV_DTYPES, .checks_weights = true, .dev_open = (open_fn),                  \
         .dev_close = cpu_dev_close, .dev_alloc = cpu_dev_alloc, .dev_free = cpu_dev_free, .dev_write = cpu_dev_write,  \
-        .dev_read = cpu_dev_read, .dev_wait = cpu_dev_wait, .weight_bind = cpu_weight_bind,                            \
+        .dev_read = cpu_dev_read, .dev_wait = cpu_dev_wait, .describe = cpu_describe, .weight_bind = cpu_weight_bind,  \
         .weight_drop = cpu_weight_drop, .acts_new = cpu_acts_new, .acts_free = cpu_acts_free, .embed = cpu_embed,      \
         .norm = cpu_norm, .qkv = cpu_qkv, .attend = cpu_attend, .project = cpu_project, .gate_up = cpu_gate_up,        \
         .route = cpu_route, .experts = cpu_experts, .logits = cpu_logits, .argmax = cpu_argmax,                        \

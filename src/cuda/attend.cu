@@ -17,12 +17,28 @@ static bool has_tiles(const struct dev *d, const struct kv_layer *layer, uint32_
     return size && per_kv <= PACK && dtype != DTYPE_F32;
 }
 
-bool attend_takes_short(const struct dev *d, const struct kv_layer *layer, uint32_t head_dim, uint32_t per_kv)
+static struct attend_job job_of(const struct kv_layer *layer, uint32_t head_dim, uint32_t per_kv)
 {
     struct attend_job j = {};
     j.head_dim = head_dim;
     j.per_kv = per_kv;
     j.dtype = layer->dtype;
+    return j;
+}
+
+/* As cuda_attend finds them. */
+void attend_kernels(const struct dev *d, const struct kv_layer *layer, uint32_t head_dim, uint32_t per_kv,
+    const char **few, const char **many)
+{
+    const struct attend_job j = job_of(layer, head_dim, per_kv);
+    const bool has = has_tiles(d, layer, head_dim, per_kv), chunks = attend_has_chunks(d, &j), fixed = d->deterministic;
+    *few = !has ? "simple" : chunks ? "chunks" : fixed ? "decode" : "team";
+    *many = !has ? "simple" : fixed ? (chunks ? "wide" : "whole") : attend_wide_rows(d, &j) > 0 ? "wide" : "prefill";
+}
+
+bool attend_takes_short(const struct dev *d, const struct kv_layer *layer, uint32_t head_dim, uint32_t per_kv)
+{
+    const struct attend_job j = job_of(layer, head_dim, per_kv);
     return has_tiles(d, layer, head_dim, per_kv) && attend_wide_rows(d, &j) > 0 &&
            (!d->deterministic || attend_has_chunks(d, &j));
 }

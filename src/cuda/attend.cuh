@@ -218,7 +218,10 @@ void attend_prefill(struct dev *d, const struct batch *b, const struct attend_jo
 uint32_t attend_wide_rows(const struct dev *d, const struct attend_job *j);
 void attend_wide(struct dev *d, const struct batch *b, const struct attend_job *j);
 void attend_simple(struct dev *d, const struct batch *b, const struct attend_job *j);
-/* attend.cu: whether tiles are attend_wide's, which takes their queries as 16 bits too. */
+/* attend.cu: the names of the kernels of few rows and of many, for people; and whether tiles are attend_wide's, which
+ * takes their queries as 16 bits too. */
+void attend_kernels(const struct dev *d, const struct kv_layer *layer, uint32_t head_dim, uint32_t per_kv,
+    const char **few, const char **many);
 bool attend_takes_short(const struct dev *d, const struct kv_layer *layer, uint32_t head_dim, uint32_t per_kv);
 
 #endif

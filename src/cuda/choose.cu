@@ -428,9 +428,9 @@ static uint32_t measure_all(struct dev *d, struct chooser *ch, double until)
 /* All that an algorithm's bytes, and its time, depend on beside the shapes. */
 static void describe_machine(const struct dev *d, const struct chooser *ch, char *text)
 {
-    struct cuda_description card = {};
+    struct cuda_card card = {};
     int driver = 0, runtime = 0;
-    cuda_describe(&card);
+    cuda_describe(0, &card);
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     snprintf(text, MACHINE_TEXT, "%s %u.%u with %u units, driver %d, runtime %d, library %zu, %zu bytes, %d of %d%s",

@@ -28,13 +28,16 @@ extern "C" {
 /* The table; NULL when this process has no usable device (no driver, no card, too old), with the reason in *why. */
 const struct ops *cuda_ops(const char **why);
 
-/* What device 0 is: "NVIDIA H200", its memory and compute capability as 90 for 9.0. False without a device. */
-struct cuda_description {
+/* The cards of this machine from 0 on, of which the first is used: "NVIDIA H200", its memory, compute capability as 90
+ * for 9.0, multiprocessors. False behind the last. */
+struct cuda_card {
     char name[128];
     uint64_t memory_bytes;
-    uint32_t capability;
+    uint32_t capability, n_units;
 };
-bool cuda_describe(struct cuda_description *out);
+bool cuda_describe(uint32_t i, struct cuda_card *out);
+/* Bytes free on it now, 0 where that cannot be known. Asking a card that is not used takes some tenths of a second. */
+uint64_t cuda_memory_free(uint32_t i);
 
 /* The card's limits, measured on it in about a second; 0 where there was no memory for it. */
 struct cuda_limits {

@@ -203,6 +203,8 @@ struct ahead cuda_ahead(const struct dev *d, uint64_t most);
 bool resident_is_allowed(void);
 void resident_begin(struct dev *d, uint32_t n_rows);
 void *resident_end(struct dev *d, bool *keep);
+/* Which steps of this model come to be such a kernel: those of 1 to RESIDENT_ROWS rows, and of more. */
+void resident_takes(const struct dev *d, const struct describe_args *a, bool *few, bool *several);
 void resident_free(struct dev *d);
 void resident_flush(struct dev *d);
 bool resident_norm(struct dev *d, const struct norm_args *a);
@@ -244,6 +246,8 @@ bool cuda_is_many(const struct dev *d, const struct matrix *m, uint32_t n_rows);
 bool cuda_is_chained(struct dev *d);
 /* Whether a product of so many rows with any F8 matrix reads e4m3: of the number of rows alone. */
 bool cuda_f8_rows(const struct dev *d, uint32_t n_rows);
+/* Whether products that the library might make are plain.cu's: it cannot be held to one order there. */
+bool cuda_is_plain(const struct dev *d, enum format format, uint32_t n_in);
 /* plain.cu: the same for floats in any width, each output in an order of its own. */
 void cuda_product_plain(struct dev *d, const struct product *p);
 /* Whether large products with this matrix may write bf16. */
@@ -264,6 +268,9 @@ void cuda_look_end(struct dev *d);
 void cuda_choose(struct dev *d, struct device_choices *out);
 /* measure.cu: random numbers of no extreme size, in any type of 16 bits or more, or in e4m3. */
 void cuda_noise(struct dev *d, void *to, size_t bytes, bool f8);
+
+/* describe.cu: ops.describe. */
+void cuda_describe_rows(const struct dev *d, const struct describe_args *a, char out[DESCRIBE_BYTES]);
 
 /* One op each. */
 void cuda_embed(struct dev *d, const struct batch *b, const struct embed_args *a);

@@ -88,17 +88,16 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     struct dev *d = (struct dev *)mem_zalloc(sizeof *d);
     if (d == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for the CUDA device");
-    struct cuda_description card = {};
-    cudaDeviceProp prop;
+    struct cuda_card card = {};
     d->rows_max = o->rows_max;
     d->out_max = o->out_max;
     d->fetch_bytes = (size_t)o->out_max * FETCH_EACH;
     d->fp8 = o->fp8;
     d->deterministic = o->deterministic;
     d->batch_version = 1;
-    if (cuda_describe(&card) && cudaGetDeviceProperties(&prop, 0) == cudaSuccess) {
+    if (cuda_describe(0, &card)) {
         d->capability = card.capability < CAPABILITY_LATER ? card.capability : CAPABILITY_PLAIN;
-        d->n_sms = (uint32_t)prop.multiProcessorCount;
+        d->n_sms = card.n_units;
     }
     CUDA_DO(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     CUDA_DO(d, cudaStreamCreateWithFlags(&d->aside, cudaStreamNonBlocking));
@@ -409,6 +408,7 @@ static const struct ops table = {
     .dev_wait = dev_wait,
     .host_new = host_new,
     .host_free = host_free,
+    .describe = cuda_describe_rows,
     .weight_bind = cuda_weight_bind,
     .weight_drop = cuda_weight_drop,
     .acts_new = acts_new,
@@ -438,25 +438,42 @@ static const struct ops table = {
     .memory_free = memory_free,
 };
 
-extern "C" bool cuda_describe(struct cuda_description *out)
+extern "C" bool cuda_describe(uint32_t i, struct cuda_card *out)
 {
     cudaDeviceProp prop;
     int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0 || cudaGetDeviceProperties(&prop, 0) != cudaSuccess) {
+    if (cudaGetDeviceCount(&count) != cudaSuccess || i >= (uint32_t)count ||
+        cudaGetDeviceProperties(&prop, (int)i) != cudaSuccess) {
         cudaGetLastError();
         return false;
     }
     snprintf(out->name, sizeof out->name, "%s", prop.name);
     out->memory_bytes = prop.totalGlobalMem;
     out->capability = (uint32_t)(10 * prop.major + prop.minor);
+    out->n_units = (uint32_t)prop.multiProcessorCount;
     return true;
+}
+
+/* A card that is asked has a context from then on, which takes memory: of one that is not used it is given back. */
+extern "C" uint64_t cuda_memory_free(uint32_t i)
+{
+    if (i == 0)
+        return memory_free();
+    if (cudaSetDevice((int)i) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    const uint64_t bytes = memory_free();
+    cudaDeviceReset();
+    cudaSetDevice(0);
+    return bytes;
 }
 
 extern "C" const struct ops *cuda_ops(const char **why)
 {
-    struct cuda_description card;
+    struct cuda_card card;
     *why = "no CUDA device is visible to this process";
-    if (!cuda_describe(&card))
+    if (!cuda_describe(0, &card))
         return NULL;
     *why = "the CUDA device is older than compute capability 8.0";
     return card.capability >= 80 ? &table : NULL;

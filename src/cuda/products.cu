@@ -84,12 +84,17 @@ bool cuda_is_skinny(const struct dev *d, const struct matrix *m, uint32_t n_rows
     return cuda_way_of(d, m->format, m->n_out, m->n_in, n_rows) != CUDA_WAY_LIBRARY;
 }
 
+bool cuda_is_plain(const struct dev *d, enum format format, uint32_t n_in)
+{
+    return d->deterministic && (!d->chained || !flow_has(d, format, n_in));
+}
+
 /* With --deterministic where the library may be used, whose sums they are. */
 bool cuda_is_many(const struct dev *d, const struct matrix *m, uint32_t n_rows)
 {
     if (!many_has(d, m->format, m->n_out, m->n_in) || cuda_is_skinny(d, m, n_rows))
         return false;
-    if (d->deterministic && (!d->chained || !flow_has(d, m->format, m->n_in)))
+    if (cuda_is_plain(d, m->format, m->n_in))
         return false;
     return preferred == CUDA_WAY_MANY ||
            (preferred == CUDA_WAY_TABLE && n_rows >= MANY_LEAST && many_fills(d, m->n_out, n_rows));
@@ -388,7 +393,7 @@ void cuda_product(struct dev *d, const struct product *p)
         product_skinny(d, p);
         return;
     }
-    if (d->deterministic && (!d->chained || !flow_has(d, p->m->format, p->m->n_in)))
+    if (cuda_is_plain(d, p->m->format, p->m->n_in))
         cuda_product_plain(d, p);
     else if (p->m->format == FORMAT_F32 || p->m->format == FORMAT_F16 || p->m->format == FORMAT_BF16 ||
              p->m->format == FORMAT_F8)

@@ -148,6 +148,41 @@ static uint32_t slots_beside(enum resident_set set, uint32_t slot_bytes, uint32_
     return n < resident_warps(set) ? 0 : (uint32_t)MIN(n, (size_t)RESIDENT_SLOTS);
 }
 
+static bool has_shape(uint32_t n_in, uint32_t row_bytes, uint32_t n_rows)
+{
+    return resident_width(n_in) / RESIDENT_PAD * n_rows <= RESIDENT_SUMS && n_in % 64 == 0 && row_bytes % 16 == 0;
+}
+
+static bool has_heads(const struct dev *d, const struct attend_job *j, bool several)
+{
+    return (j->head_dim == 64 || j->head_dim == 128) && j->per_kv <= RESIDENT_HEADS &&
+           (j->dtype == DTYPE_BF16 || (j->dtype == DTYPE_F16 && !several)) &&
+           (!d->deterministic || attend_has_chunks(d, j));
+}
+
+/* As the three would find it, without their arguments. */
+void resident_takes(const struct dev *d, const struct describe_args *a, bool *few, bool *several)
+{
+    struct attend_job j = {};
+    j.head_dim = a->head_dim;
+    j.per_kv = a->n_heads / a->n_kv_heads;
+    j.dtype = a->layer->dtype;
+    const bool may = is_allowed && d->capability >= 90 && a->is_plain && a->gate != NULL;
+    *few = may && (!d->deterministic || d->chained) && has_heads(d, &j, false);
+    *several = may && !d->deterministic && has_heads(d, &j, true) && even_has_heads(a->head_dim, a->rope_dims, a->rope);
+    const struct weight *const all[] = {a->q, a->o, a->gate, a->down, a->head};
+    for (size_t i = 0; may && i < COUNT_OF(all); i++) {
+        const struct matrix *m = matrix_of(all[i]);
+        const enum resident_set set = set_of(d, m->format, m->n_in),
+                                first = set_of(d, matrix_of(a->q)->format, m->n_in);
+        const uint32_t room = RESIDENT_ROWS * resident_row_bytes(set, m->n_in);
+        *few = *few && set != RESIDENT_SETS && set == first && has_shape(m->n_in, m->row_bytes, RESIDENT_ROWS) &&
+               slots_beside(set, resident_slot_bytes(m->format), room) > 0;
+        *several =
+            *several && (all[i] == a->head || (m->format == FORMAT_BF16 && even_has(d, m->format, m->n_out, m->n_in)));
+    }
+}
+
 bool resident_norm(struct dev *d, const struct norm_args *a)
 {
     if (!is_open(d))
@@ -228,8 +263,7 @@ bool resident_product(struct dev *d, enum format format, const struct skinny_job
         return several_product(d, format, j, in);
     const enum resident_set set = set_of(d, format, j->n_in);
     if (set == RESIDENT_SETS || (r->set != RESIDENT_SETS && r->set != set) || r->n == RESIDENT_PHASES ||
-        j->groups != NULL || resident_width(j->n_in) / RESIDENT_PAD * j->n_rows > RESIDENT_SUMS || j->n_in % 64 != 0 ||
-        j->row_bytes % 16 != 0 || j->n_rows > r->rows)
+        j->groups != NULL || !has_shape(j->n_in, j->row_bytes, j->n_rows) || j->n_rows > r->rows)
         return refuse(d);
     const uint32_t room = MAX(r->room_bytes, j->n_rows * resident_row_bytes(set, j->n_in));
     const uint32_t slot = MAX(r->slot_bytes, resident_slot_bytes(format));
@@ -262,11 +296,8 @@ bool resident_attend(struct dev *d, const struct batch *b, const struct attend_j
     struct resident *r = d->resident;
     const struct attend_job *first = r->first_attend < r->n ? &r->phases[r->first_attend].attend : j;
     const bool fits = j->per_kv == first->per_kv && j->n_kv_heads == first->n_kv_heads && /* one plan for all */
-                      (j->head_dim == 64 || j->head_dim == 128) && j->per_kv <= RESIDENT_HEADS &&
-                      (j->dtype == DTYPE_F16 || j->dtype == DTYPE_BF16) && b->n_rows == b->n_seqs && r->n > 0 &&
-                      r->n < RESIDENT_PHASES && r->phases[r->n - 1].kind == PHASE_PRODUCT &&
-                      (!is_several(r) || (j->dtype == DTYPE_BF16 && j->head_dim == first->head_dim)) &&
-                      (!d->deterministic || attend_has_chunks(d, j));
+                      has_heads(d, j, is_several(r)) && b->n_rows == b->n_seqs && r->n > 0 && r->n < RESIDENT_PHASES &&
+                      r->phases[r->n - 1].kind == PHASE_PRODUCT && (!is_several(r) || j->head_dim == first->head_dim);
     if (!fits)
         return refuse(d);
     if (!is_several(r) && !has_attend_room(r, j))

@@ -350,6 +350,28 @@ const struct device_choices *decoder_choices(const struct decoder *d)
     return &d->choices;
 }
 
+const char *decoder_describe(const struct decoder *d, char out[DESCRIBE_BYTES])
+{
+    const struct layer *l = &d->layers[0];
+    const bool is_dense = l->gate.n_out != 0;
+    d->ops->describe(d->dev,
+        &(struct describe_args){.q = &l->q,
+            .o = &l->o,
+            .gate = is_dense ? &l->gate : NULL,
+            .down = is_dense ? &l->down : NULL,
+            .head = &d->head,
+            .is_plain = is_dense && l->q_norm == NULL && l->k_norm == NULL && l->post_attn_norm == NULL &&
+                        l->post_ffn_norm == NULL && l->o.bias == NULL && l->down.bias == NULL,
+            .layer = &l->kv,
+            .n_heads = d->cfg.n_heads,
+            .n_kv_heads = d->cfg.n_kv_heads,
+            .head_dim = d->cfg.head_dim,
+            .rope_dims = d->cfg.rope.dims,
+            .rope = d->rope_style},
+        out);
+    return out;
+}
+
 uint32_t decoder_hidden(const struct decoder *d)
 {
     return d->cfg.hidden;

@@ -67,6 +67,9 @@ struct weight_source decoder_file_source(const struct model_source *s);
 /* What the device has chosen by measurement while the decoder was opened; all zero where it has nothing to choose. */
 const struct device_choices *decoder_choices(const struct decoder *d);
 
+/* One line for people: the device, and the kernels that this model takes there. */
+const char *decoder_describe(const struct decoder *d, char out[DESCRIBE_BYTES]);
+
 uint32_t decoder_vocab(const struct decoder *d);
 uint32_t decoder_context(const struct decoder *d);
 uint64_t decoder_weight_bytes(const struct decoder *d); /* matrices only, as stored */

@@ -337,6 +337,17 @@ struct device_choices {
     uint64_t hash;                           /* of what was chosen, on which bits depend; 0 = nothing was */
 };
 
+/* What describe is asked about: the matrices of a model's first layer and its head, and its attention. */
+struct describe_args {
+    const struct weight *q, *o, *gate, *down, *head; /* gate and down are NULL in a mixture */
+    bool is_plain; /* nothing between a layer's products but its attention: no experts, no norms of heads or behind a
+                      projection, no bias of one */
+    const struct kv_layer *layer;
+    uint32_t n_heads, n_kv_heads, head_dim, rope_dims;
+    enum rope_style rope;
+};
+#define DESCRIBE_BYTES 512
+
 struct ops {
     const char *name;    /* "cpu-ref", "cpu-avx2", "cuda" */
     uint64_t kv_dtypes;  /* bit 1 << dtype: what a KV cache may be */
@@ -355,6 +366,8 @@ struct ops {
     enum err (*dev_wait)(struct dev *d, struct error *e); /* all of it done; the first device fault, for ever */
     void *(*host_new)(struct dev *d, size_t bytes);
     void (*host_free)(struct dev *d, void *p); /* NULL is fine */
+    /* One line for people: what the device is, and which of its kernels a model's products and attention take. */
+    void (*describe)(const struct dev *d, const struct describe_args *a, char out[DESCRIBE_BYTES]);
 
     /* Weights: check the dtype, then repack, upload or use in place: the bytes must outlive the weight. v is one matrix
      * [out][in], one stack of them [mat][out][in], or n_views matrices of one dtype and shape. ERR_UNSUPPORTED names a

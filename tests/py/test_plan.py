@@ -31,6 +31,7 @@ def test_measuring_is_quick_and_the_prediction_is_of_the_right_order():
     assert p["measured"]["seconds"] < 2.0  # half a second on a machine that does nothing else
     assert all(v > 0 for v in p["predicted"].values())
     assert p["predicted"]["decode_full_context_tok_s"] < p["predicted"]["decode_tok_s"]
+    assert p["measured"]["read_bytes_s"] > 0 and isinstance(p["gpus"], list)
     assert p["predicted"]["prefill_tok_s"] > p["predicted"]["decode_tok_s"]
 
 

@@ -27,8 +27,9 @@ def fails(result, code, *parts):
 def test_only_the_answer_is_on_standard_output():
     r = quern(*ANSWER)
     assert r.returncode == 0 and r.stdout.endswith("\n") and r.stdout.strip()
-    first, last = r.stderr.splitlines()
+    first, rows, last = r.stderr.splitlines()
     assert re.search(r"^tiny-4m-q8_0: 3.73 MiB Q8_0 on cpu-\S+, \d+ threads?, context 512 \(the model's\),", first)
+    assert re.search(r"^cpu-\S+, \d+ threads?: Q8_0 products in .*; attention .*, heads of \d+, F16 cache$", rows)
     assert re.search(r"^\[\d+ tokens, [\d.]+ tok/s; prompt \d+ tokens, \d+ tok/s", last)
     assert quern(*ANSWER, "--log-level", "warn").stderr == ""
     for line in quern(*ANSWER, "--log-format", "json").stderr.splitlines():

@@ -139,6 +139,7 @@ def test_sighup_reads_the_log_level_again(tmp_path):
         os.kill(q.pid, signal.SIGHUP)
         time.sleep(0.5)
     with Quern("--config", config) as q:
+        assert re.search(r"^cpu-\S+, \d+ threads?: .* products .*; attention .* cache$", q.log(), re.M)
         assert "path=/version" in lines(q)
         config.write_text("[serve]\nlog-level = warn\n")
         hup(q)
