@@ -1,9 +1,10 @@
 /* cuda: the NVIDIA backend. Fills struct ops over one device, one stream, cuBLASLt for matrix products and kernels of
  * our own for the rest; a step of a shape seen before is one graph launch.
  *
- * Weights: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K as they are; F8_E4M3 with a scale per row made from floats
- * when asked (dev_options.fp8); every other type as F16. KV caches: F16, BF16, F8_E4M3 and Q8_0 in heads of 64, 80, 96,
- * 128 or 256 by fast kernels; other heads and F32 by a simple one. Mixtures of experts.
+ * Weights: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K as they are; F8_E4M3 with a scale per row, of checkpoints
+ * that have it (weight.scales) or made from floats when asked (dev_options.fp8); every other type as F16. KV caches:
+ * F16, BF16, F8_E4M3 and Q8_0 in heads of 64, 80, 96, 128 or 256 by fast kernels; other heads and F32 by a simple one.
+ * Mixtures of experts.
  *
  * Activations are rounded to f16 before a product (bf16 beside BF16 weights, e4m3 per row in F8 products of many rows)
  * and accumulated in f32. Sums are taken in an order that depends on the shape of the batch, so tokens agree with the
