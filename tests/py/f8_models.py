@@ -55,6 +55,13 @@ def write_folder(path, config, tensors):
     return path
 
 
+def write_bf16(path, config, weights):
+    """Matrices in BF16, all else in F32."""
+    return write_folder(path, config, {
+        name: ("BF16", list(w.shape), bf16_bits(w).tobytes()) if w.ndim > 1
+        else ("F32", list(w.shape), np.ascontiguousarray(w, np.float32).tobytes()) for name, w in weights.items()})
+
+
 def write_pair(folder, config, weights, change=None, method=None):
     """(the F8 folder, the BF16 folder) of the same model; kinds of scales by turns. change: of the F8 tensors."""
     f8, plain = {}, {}

@@ -25,7 +25,7 @@ def library():
 
 
 def record(on):
-    """Whether ops are recorded as a step, as decoding does, or just run."""
+    """Whether ops are recorded as a step, as decoding does, or just run; 2: the norm before a product just runs."""
     library().quern_op_record(int(on))
 
 
@@ -84,6 +84,44 @@ def product(backend, dtype, rows, n_out, n_in, seed, fp8=False, only=None):
     if code != 0:
         raise RuntimeError(f"product failed with {code}")
     return out, normed(x) @ w.astype(np.float64).T
+
+
+def four_squares(n):
+    """Whole numbers whose squares add up to n."""
+    for a in range(int(n ** 0.5), -1, -1):
+        for b in range(int((n - a * a) ** 0.5), -1, -1):
+            for c in range(int((n - a * a - b * b) ** 0.5), -1, -1):
+                d = int(round((n - a * a - b * b - c * c) ** 0.5))
+                if a * a + b * b + c * c + d * d == n:
+                    return [a, b, c, d]
+
+
+def whole_product(backend, dtype, rows, n_out, n_in, seed):
+    """(what the backend gives, what it must give to the bit, the same with one weight off by one) for whole numbers. Of
+    each 32 activations one is 127 and the squares add up to 32 * 32^2, so that their norm is a division by 32; of each
+    32 weights one is what makes the block's scale one."""
+    random = np.random.default_rng(seed)
+    a = np.rint(random.standard_normal((rows, n_in // 32, 32)) * 10)
+    a[..., 0] = 127
+    for group in a.reshape(-1, 32):
+        while (left := 32 * 1024 - int((group[:28] ** 2).sum())) < 0 or left >= 127 * 127:
+            group[1:28] = np.rint(random.standard_normal(27) * 20)
+        group[28:] = four_squares(left)
+    a = random.permuted(a * random.choice([-1, 1], a.shape), axis=-1).reshape(rows, n_in)
+    most = {"Q8_0": 127, "Q4_0": 7}.get(dtype, 127)
+    w = random.integers(-most, most + 1, (n_out, n_in // 32, 32))
+    w[..., 5] = {"Q4_0": -8}.get(dtype, 127)
+    w = w.reshape(n_out, n_in)
+    given, out = w.astype(np.float32), np.full((rows, n_out), np.nan, np.float32)
+    x = (a * 32).astype(np.float32)
+    code = library().quern_op_product(backend.encode(), dtype.encode(), 0, rows, n_out, n_in, pointer(x),
+                                      pointer(given), pointer(out))
+    if code != 0 or not np.array_equal(given, w):
+        raise RuntimeError(f"product failed with {code}" if code != 0 else f"{dtype} does not hold the numbers")
+    want = a @ w.T / 32
+    twin = want.copy()
+    twin[-1, -1] += a[-1, -1] / 32 or 1
+    return out, want, twin
 
 
 def silu(x):

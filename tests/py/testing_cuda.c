@@ -152,12 +152,34 @@ static float *ones(struct rig *r, uint32_t n)
     return rig_memory(r, host, n * sizeof *host);
 }
 
-/* Ops as a step that is recorded, where the backend records; on CUDA, as one kernel where it can be. */
-static bool is_recorded;
+/* What nobody has made yet must not be read: bytes of 0xff, which are NaN in every float type; and rows of activations,
+ * whatever they look like inside: the norm of NaN. */
+static void rig_poison(struct rig *r, void *p, size_t bytes)
+{
+    void *nans = p != NULL ? mem_aligned(64, bytes) : NULL;
+    if (nans == NULL)
+        return;
+    r->host[r->n_host++] = nans;
+    memset(nans, 0xff, bytes);
+    r->ops->dev_write(r->d, p, nans, bytes);
+}
+
+static void rig_poison_acts(struct rig *r, uint32_t rows, uint32_t n, uint32_t forms, struct acts *a)
+{
+    float *gain = ones(r, n), *x = rig_memory(r, NULL, (size_t)rows * n * sizeof *x);
+    rig_poison(r, x, (size_t)rows * n * sizeof *x);
+    if (x != NULL && gain != NULL && a != NULL)
+        rig_norm(r, x, gain, rows, n, forms, a);
+}
+
+/* Ops as a step that is recorded, where the backend records; on CUDA, as one kernel where it can be. 2: but for the
+ * norm before a product, so that the product reads rows in the form that is kept. */
+static bool is_recorded, is_norm_apart;
 
 EXPORT void quern_op_record(int on)
 {
     is_recorded = on != 0;
+    is_norm_apart = on == 2;
 #ifdef QUERN_CUDA
     cuda_allow_resident(true);
 #endif
@@ -226,7 +248,8 @@ struct product_test {
 static void product_ops(struct rig *r, void *ctx, uint32_t rows)
 {
     struct product_test *t = ctx;
-    rig_norm(r, t->x, t->gain, rows, t->head.n_in, t->head.wants, t->in);
+    if (!is_norm_apart)
+        rig_norm(r, t->x, t->gain, rows, t->head.n_in, t->head.wants, t->in);
     r->ops->logits(
         r->d, &(struct logits_args){.in = t->in, .n_rows = rows, .head = &t->head, .scale = 1.0f, .out = t->y});
 }
@@ -249,6 +272,8 @@ EXPORT int quern_op_product(const char *name, const char *dtype_text, int fp8, u
             rig_rehearse(&r, product_ops, &t);
             r.ops->dev_write(r.d, t.x, x, (size_t)rows * n_in * sizeof *x);
             r.ops->dev_write(r.d, t.y, out, (size_t)rows * n_out * sizeof *out); /* poisoned by the caller */
+            if (is_norm_apart)
+                rig_norm(&r, t.x, t.gain, rows, n_in, t.head.wants, t.in);
             rig_begin(&r, rows);
             product_ops(&r, &t, rows);
             rig_end(&r);
@@ -331,6 +356,9 @@ EXPORT int quern_op_feed_forward(const char *name, const char *dtype_text, int f
         }
         rig_rehearse(&r, feed_ops, &t);
         r.ops->dev_write(r.d, t.x, x, (size_t)rows * n * sizeof *x);
+        rig_poison(&r, t.scratch, (size_t)rows * k * MAX(2 * ffn, n) * sizeof *t.scratch);
+        rig_poison(&r, t.weight, (size_t)rows * k * sizeof *t.weight);
+        rig_poison_acts(&r, rows * k, ffn, t.down.wants, t.hidden);
         rig_begin(&r, rows);
         feed_ops(&r, &t, rows);
         rig_end(&r);
@@ -511,6 +539,8 @@ EXPORT int quern_op_attention(const char *name, const char *weight_text, const c
             attention_step(&a, c, x_before, false);
         }
         attention_batch(&a, c, c->before, c->rows);
+        rig_poison(&a.r, a.q, n_rows * width * sizeof *a.q);
+        rig_poison_acts(&a.r, n_rows, (uint32_t)width, ACT_F32, a.attended);
         attention_step(&a, c, x, true);
         a.r.ops->dev_read(a.r.d, out, a.out, n_rows * width * sizeof *out);
     }

@@ -7,8 +7,8 @@
 #include "cuda/cuda.h"
 #endif
 #include "figures.h"
+#include "model/decoder_int.h"
 #include "model/dummy.h"
-#include "model/model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -158,6 +158,14 @@ enum tokens {
     TOKENS_CHOSEN,      /* what the step before chose, which nobody has read yet */
 };
 
+/* Added to what tokens are made of. */
+static uint32_t tokens_from;
+
+EXPORT void quern_bench_seed(uint32_t seed)
+{
+    tokens_from = seed;
+}
+
 /* One step: n rows of each sequence, the last at position `at`, give or take half of stagger. */
 static enum err step_of(
     struct cuda_bench *b, uint32_t n_seqs, uint32_t n, uint32_t at, uint32_t stagger, enum tokens tokens, bool wait)
@@ -175,9 +183,9 @@ static enum err step_of(
             pos[row] = last + 1 - n + i;
             seq[row] = s;
             slot[row] = b->table[s * each + pos[row] / BLOCK_TOKENS] * BLOCK_TOKENS + pos[row] % BLOCK_TOKENS;
-            token[row] = tokens == TOKENS_CHOSEN
-                             ? (uint32_t)(-1 - (int32_t)s)
-                             : (all ? pos[row] : row * 31 + at) * 2654435761u % decoder_vocab(b->decoder);
+            token[row] = tokens == TOKENS_CHOSEN ? (uint32_t)(-1 - (int32_t)s)
+                                                 : ((all ? pos[row] : row * 31 + at) + tokens_from) * 2654435761u %
+                                                       decoder_vocab(b->decoder);
             if (all || i + 1 == n)
                 out_row[n_out++] = row;
         }
@@ -319,11 +327,27 @@ EXPORT const char *quern_bench_why(const struct cuda_bench *b)
     return b->e.text;
 }
 
+/* NaN where the step will put its logits: one that writes nothing must not give those of the step before. */
+static enum err poison_logits(struct cuda_bench *b, uint32_t n)
+{
+    const size_t bytes = (size_t)MIN(n, b->o.out_max) * decoder_vocab(b->decoder) * sizeof(float);
+    float *nans = mem_aligned(64, bytes);
+    if (nans == NULL)
+        return FAIL(&b->e, ERR_NOMEM, "no memory");
+    memset(nans, 0xff, bytes);
+    b->o.ops->dev_write(b->decoder->dev, b->decoder->logits, nans, bytes);
+    const enum err err = decoder_wait(b->decoder, &b->e);
+    mem_free(nans);
+    return err;
+}
+
 /* The logits of one decode step of n_seqs rows at position `at`, [n_seqs][vocab]; resident 0: an op a kernel. */
 EXPORT int quern_bench_logits(struct cuda_bench *b, uint32_t n_seqs, uint32_t at, int resident, float *out)
 {
     quern_bench_resident(resident);
-    enum err err = step(b, n_seqs, 1, at, 0, false);
+    enum err err = poison_logits(b, n_seqs);
+    if (err == OK)
+        err = step(b, n_seqs, 1, at, 0, false);
     for (uint32_t i = 0; err == OK && i < n_seqs; i++)
         err = decoder_read_logits(b->decoder, i, out + (size_t)i * decoder_vocab(b->decoder), &b->e);
     if (err != OK)
@@ -335,7 +359,9 @@ EXPORT int quern_bench_logits(struct cuda_bench *b, uint32_t n_seqs, uint32_t at
 /* The logits of n rows of one sequence, the last at position `at`, [n][vocab]: guesses as they are verified. */
 EXPORT int quern_bench_rows(struct cuda_bench *b, uint32_t n, uint32_t at, float *out)
 {
-    enum err err = step_of(b, 1, n, at, 0, TOKENS_BY_POSITION, false);
+    enum err err = poison_logits(b, n);
+    if (err == OK)
+        err = step_of(b, 1, n, at, 0, TOKENS_BY_POSITION, false);
     for (uint32_t i = 0; err == OK && i < n; i++)
         err = decoder_read_logits(b->decoder, i, out + (size_t)i * decoder_vocab(b->decoder), &b->e);
     if (err != OK)
