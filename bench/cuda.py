@@ -8,7 +8,9 @@ that is waited for, from the batch's arrays in host memory to the ids back there
 usage: bench/cuda [--only check,serve,steps,fixed,verify,engine,load,start] [--rows WORD;...] [--quick] [--products]
        bench/cuda --row IN/OUT --full [--requests N]
 
-  check    bench/device_check.py: every op against float64, whole models against the CPU; a process a core
+  check    bench/device_check.py: every op against float64, whole models against the CPU, and greedy tokens of 64
+           requests through the engine, the same one at a time, batched, in chunks, behind prefixes that were found,
+           preempted and guessed; a process a core
   serve    bench/device_serve.py: the program from outside, and a card that fails
   steps    decoding and prompts in all weight types; --rows: only those whose name holds one of these words
   fixed    the same with --deterministic, for three of them

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The CUDA backend against float64 arithmetic and against the CPU, on the machine it runs on: products and feed-forward
-in every weight format, attention, sampling, with fresh random inputs each run, then whole models. Prints a line per
-group; exits 1 on a mismatch.
+in every weight format, attention, sampling, with fresh random inputs each run, then whole models, then requests through
+the engine, whose greedy tokens must be the same whichever way they are run (tests/py/quern_requests.py). Prints a line
+per group; exits 1 on a mismatch.
 
   cmake --preset cuda && cmake --build --preset cuda
   QUERN_TESTING_LIB=build/cuda/tests/libquern_testing.so python3 bench/device_check.py [--seed N] [--only WORD]
@@ -31,6 +32,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "py"))
 import quern_ops as ops  # noqa: E402
+import quern_requests as requests  # noqa: E402
 from quern_model import LIBRARY, Model  # noqa: E402
 
 # Activations are rounded to f16 (bf16 beside BF16 weights), and sums are f32. Q4_K's scales are rounded to f16 too.
@@ -778,14 +780,34 @@ def check_choices_kept(fp8):
         print(failures[-1], flush=True)
 
 
+def check_requests(seed):
+    """Greedy tokens of real requests: alone, batched, in chunks, behind found prefixes, preempted, guessed."""
+    kinds = of((("llama-3.1-8b", "BF16", "BF16"), ("llama-3.2-1b", "BF16", "F8_E4M3")), (("small-64", "BF16", "BF16"),))
+    n, unit, n_out, chunk = of((64, 96, 36, 96), (8, 32, 8, 8))
+    for name, dtype, kv in mine(kinds):
+        suite = requests.Suite(n, unit, n_out, chunk, seed, device="cuda", shape=name, weights=dtype, kv=kv, fp8=0,
+                               deterministic=1)
+        title = f"requests {name} {dtype}, {kv} cache"
+        try:
+            for what, differ, counts, ok in suite.run():
+                if not ok:
+                    failures.append(f"{title}, {what}")
+                print(f"{title}, {what}: {differ} of {n} differ, {requests.show(counts)}, {counts.seconds:.1f} s  "
+                      f"{'ok' if ok else 'MISMATCH'}", flush=True)
+        except RuntimeError as e:
+            failures.append(f"{title}: {e}")
+            print(failures[-1], flush=True)
+
+
 CHECKS = {"products": check_products, "whole": check_whole, "chosen": check_chosen, "kept": check_kept,
           "slim": check_slim, "flow": check_flow, "even": check_even,
           "feed": check_feed_forward, "attention": check_attention, "wide": check_wide,
           "architectures": check_architectures, "models": check_models, "checkpoint": check_checkpoint,
           "sample": check_sample, "verify": check_verify, "deterministic": check_deterministic,
-          "resident": check_resident}
+          "resident": check_resident, "requests": check_requests}
 # processes that share a group where several run at a time, the longest first; the others are one
-PARTS = {"wide": 3, "slim": 2, "attention": 5, "deterministic": 4, "resident": 4, "even": 2, "feed": 5, "products": 2}
+PARTS = {"requests": 2, "wide": 3, "slim": 2, "attention": 5, "deterministic": 4, "resident": 4, "even": 2, "feed": 5,
+         "products": 2}
 
 
 def sleep_in_waits():

@@ -8,9 +8,8 @@
 #endif
 #include "figures.h"
 #include "model/decoder_int.h"
-#include "model/dummy.h"
+#include "testing_dummy.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,32 +107,12 @@ EXPORT double quern_bench_choices(const struct cuda_bench *b, uint32_t out[4])
     return c->seconds;
 }
 
-/* A model by its name; "small-64" and "small-128", heads of that size, are what a sanitizer gets through: two layers,
- * narrow ones, with tiles that are not full. "thin-64" has so few heads that a block ends several tiles of theirs. */
-static enum err bench_config(const char *shape, struct model_config *cfg, struct error *e)
-{
-    uint32_t head_dim;
-    const bool is_thin = sscanf(shape, "thin-%u", &head_dim) == 1;
-    if (!is_thin && sscanf(shape, "small-%u", &head_dim) != 1)
-        return dummy_config(shape, cfg, e);
-    TRY(dummy_config("llama-3.2-1b", cfg, e));
-    cfg->n_layers = 2;
-    cfg->hidden = 512;
-    cfg->ffn = 768;
-    cfg->vocab = 1040;
-    cfg->n_heads = is_thin ? 2 : cfg->hidden / head_dim;
-    cfg->n_kv_heads = 2;
-    cfg->head_dim = cfg->rope.dims = head_dim;
-    cfg->query_scale = 1.0 / sqrt((double)head_dim);
-    return OK;
-}
-
 static enum err bench_open(struct cuda_bench *b, const char *shape, const char *dtype_text, struct model_config *cfg)
 {
     struct error *e = &b->e;
     enum dtype dtype;
     TRY(dtype_by_name(str_of(dtype_text), &dtype, e));
-    TRY(bench_config(shape, cfg, e));
+    TRY(testing_config(shape, cfg, e));
     TRY(dummy_new(dtype, 1, &b->pieces.dummy, e));
     b->pieces.all = dummy_source(b->pieces.dummy);
     TRY(b->pieces.all.find(b->pieces.all.ctx, "output.weight", 1, cfg->vocab, cfg->hidden, &b->pieces.big, e));

@@ -1,0 +1,53 @@
+"""The end-to-end equality suite on the CPU, where the same request always has the same tokens, and what it says when
+something is wrong. On a card: bench/device_check.py --only requests."""
+import pytest
+
+import quern_requests
+
+SHAPE = dict(device="cpu", shape="small-64", weights="BF16", kv="BF16", fp8=0, deterministic=1)
+
+
+def small(**change):
+    return quern_requests.Suite(8, 32, 8, 8, **(SHAPE | change))
+
+
+@pytest.mark.parametrize("weights, kv, late", [("BF16", "BF16", 0), ("Q8_0", "Q8_0", 1)])  # 1: one step ahead
+def test_tokens_are_the_same_whichever_way_requests_are_run(weights, kv, late):
+    suite = quern_requests.Suite(24, 48, 24, 24, **(SHAPE | dict(weights=weights, kv=kv)))
+    lines = list(suite.run(late=late))
+    assert [name for name, _, _, _ in lines] == ["from one another", *suite.ways(), "the twin"]
+    for name, differ, counts, ok in lines:
+        assert ok, f"{name}: {differ} of {suite.n} differ, {quern_requests.show(counts)}"
+
+
+def test_as_few_requests_as_the_sanitizers_have_are_enough():
+    assert all(ok for _, _, _, ok in small().run())
+
+
+def test_tokens_of_another_are_found():
+    with quern_requests.Model(**small().shape) as model:
+        (want,), _ = model.run(small().prompts(model.vocab), small().n_out, **small().usual)
+    assert quern_requests.count_differing([want], want) == 0
+    assert quern_requests.count_differing([want, [want[1], *want[1:]]], want) == 1
+
+
+@pytest.mark.parametrize("way", list(small().ways()))
+def test_what_did_not_happen_is_no_proof(monkeypatch, way):
+    """A run in the usual way, called by another name."""
+    suite, ways = small(), small().ways()
+    ways[way] = ({"streams": 1} if way == "together" else {}, ways[way][1])
+    monkeypatch.setattr(suite, "ways", lambda: ways)
+    assert [name for name, _, _, ok in suite.run() if not ok] == [way]
+
+
+def test_what_cannot_be_is_said():
+    with pytest.raises(RuntimeError, match="KV cache of type F8_E4M3"):
+        quern_requests.Model(**small(kv="F8_E4M3").shape)
+    with quern_requests.Model(**small().shape) as model:
+        prompts = small().prompts(model.vocab)
+        with pytest.raises(RuntimeError, match="8 streams, 9999 rows"):
+            model.run(prompts, small().n_out, **(small().usual | dict(rows=9999)))
+        with pytest.raises(RuntimeError, match="tokens"):  # the second has no room for its prompt
+            model.run(prompts, small().n_out, **(small().usual | dict(blocks=3)))
+        (answers,), _ = model.run(prompts, small().n_out, **small().usual)  # and the model is as good as before
+    assert [len(a) for a in answers] == small().n_out
