@@ -41,6 +41,7 @@ from functools import partial
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "py"))
 from quern_model import LIBRARY  # noqa: E402
+from quern_requests import Model  # noqa: E402
 
 SHAPE = "llama-3.1-8b"
 LAYERS, HIDDEN, FFN, HEADS, KV_HEADS, HEAD, VOCAB = 32, 4096, 14336, 32, 8, 128, 128256
@@ -317,33 +318,28 @@ def run_load(lib, quick):
     lib.quern_bench_close(handle)
 
 
-class LoadOptions(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_char_p) for name in ("device", "shape", "weights", "kv")] + [
-        (name, ctypes.c_uint32) for name in ("fp8", "n_in", "n_out", "n_requests", "streams", "rows")] + [
-        ("kv_tokens", ctypes.c_uint64)]
-
-
-class LoadResult(ctypes.Structure):
-    _fields_ = [("seconds", ctypes.c_double), ("steady_s", ctypes.c_double)] + [
-        (name, ctypes.c_uint64) for name in ("output_tokens", "steady_tokens", "prompt_tokens", "steps", "preempted")]
-
-
-def run_row(lib, row, n_requests):
+def run_row(row, n_requests, **other):
     """One row of the table, honestly."""
+    import numpy as np
     n_in, n_out = map(int, row.split("/"))
     bar = next((bar for a, b, bar in LOADS if (a, b) == (n_in, n_out)), None)
     streams = min(LOAD_STREAMS, LOAD_TOKENS * 98 // 100 // (n_in + n_out))
-    o = LoadOptions(b"cuda", SHAPE.encode(), b"BF16", b"F8_E4M3", 1, n_in, n_out, n_requests or 4 * streams, streams,
-                    LOAD_ROWS, LOAD_TOKENS)
-    got, text = LoadResult(), ctypes.create_string_buffer(1024)
-    if lib.quern_bench_load(ctypes.byref(o), ctypes.byref(got), text, ctypes.c_size_t(len(text))) != 0:
-        print(f"row {row}: {text.value.decode()}", flush=True)
+    n_requests = n_requests or 4 * streams
+    sizes = dict(streams=streams, rows=LOAD_ROWS, blocks=LOAD_TOKENS // 32)
+    kind = dict(device="cuda", shape=SHAPE, weights="BF16", kv="F8_E4M3", fp8=1) | other
+    try:
+        with Model(block_tokens=32, context=n_in + n_out, **kind, **sizes) as model:
+            prompts = np.random.default_rng(1).integers(model.vocab, size=(n_requests, n_in))
+            _, got = model.run(prompts, [n_out] * n_requests, **sizes)
+    except RuntimeError as e:
+        print(f"row {row}: {e}", flush=True)
         return 1
     rate, steady = got.output_tokens / got.seconds, got.steady_tokens / max(got.steady_s, 1e-9)
     over = f", {rate / bar:.2f}x of TensorRT-LLM's {bar}" if bar else ""
-    print(f"row {row}, F8, F8 cache: {o.n_requests} requests, {streams} at a time, {got.seconds:.1f} s, "
-          f"{rate:.0f} output tok/s{over}; {(got.output_tokens + got.prompt_tokens) / got.seconds:.0f} tok/s with "
-          f"prompts; {steady:.0f} in the middle half; {got.steps} steps, {got.preempted} preempted", flush=True)
+    print(f"row {row}, F8, F8 cache: {n_requests} requests, {streams} at a time, {got.seconds:.1f} s, "
+          f"{rate:.0f} output tok/s{over}; {(got.output_tokens + got.prompt_rows) / got.seconds:.0f} tok/s with "
+          f"prompts; {steady:.0f} in the middle half; {got.steps} steps, {got.swaps + got.recomputations} preempted",
+          flush=True)
     return 0
 
 
@@ -416,7 +412,7 @@ def main():
     if args.row:
         if not args.full:
             parser.error("--row needs --full; --only load has the short form of all rows")
-        return run_row(lib, args.row, args.requests)
+        return run_row(args.row, args.requests)
     if args.products:
         run_products(lib, limits(lib))
         return 0

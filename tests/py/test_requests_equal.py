@@ -1,19 +1,26 @@
 """The end-to-end equality suite on the CPU, where the same request always has the same tokens, and what it says when
-something is wrong. On a card: bench/device_check.py --only requests."""
+something is wrong. On a card: bench/device_check.py --only requests. Then bench/cuda --row, which has the same door."""
+import re
+import sys
+
 import pytest
 
 import quern_requests
+from quern_model import ROOT
 
-SHAPE = dict(device="cpu", shape="small-64", weights="BF16", kv="BF16", fp8=0, deterministic=1)
+sys.path.insert(0, str(ROOT / "bench"))
+import cuda  # noqa: E402
+
+SMALL = dict(device="cpu", shape="small-64", weights="BF16", kv="BF16", fp8=0, deterministic=1)
 
 
 def small(**change):
-    return quern_requests.Suite(8, 32, 8, 8, **(SHAPE | change))
+    return quern_requests.Suite(8, 32, 8, 8, **(SMALL | change))
 
 
 @pytest.mark.parametrize("weights, kv, late", [("BF16", "BF16", 0), ("Q8_0", "Q8_0", 1)])  # 1: one step ahead
 def test_tokens_are_the_same_whichever_way_requests_are_run(weights, kv, late):
-    suite = quern_requests.Suite(24, 48, 24, 24, **(SHAPE | dict(weights=weights, kv=kv)))
+    suite = quern_requests.Suite(24, 48, 24, 24, **(SMALL | dict(weights=weights, kv=kv)))
     lines = list(suite.run(late=late))
     assert [name for name, _, _, _ in lines] == ["from one another", *suite.ways(), "the twin"]
     for name, differ, counts, ok in lines:
@@ -51,3 +58,13 @@ def test_what_cannot_be_is_said():
             model.run(prompts, small().n_out, **(small().usual | dict(blocks=3)))
         (answers,), _ = model.run(prompts, small().n_out, **small().usual)  # and the model is as good as before
     assert [len(a) for a in answers] == small().n_out
+
+
+def test_a_row_of_the_table_is_answered_whole(monkeypatch, capsys):
+    monkeypatch.setattr(cuda, "LOAD_TOKENS", 320)
+    monkeypatch.setattr(cuda, "LOAD_ROWS", 64)
+    assert cuda.run_row("90/10", 7, **SMALL) == 0
+    said = capsys.readouterr().out
+    assert "7 requests, 3 at a time" in said and int(re.search(r"(\d+) steps", said)[1]) >= 7 * (90 + 9) / 64
+    assert cuda.run_row("90/10", 7, **(SMALL | dict(fp8=1))) == 1
+    assert "F8 weights are not supported on cpu" in capsys.readouterr().out
