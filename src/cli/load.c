@@ -201,7 +201,8 @@ static enum err open_decoder(
         .choices_dir = load_cache_dir(o, "choices", choices),
         .progress = note_progress_step,
         .progress_ctx = &progress,
-        .stop = stop};
+        .stop = stop,
+        .fit = &l->fit};
     struct error first = {0};
     enum err err = decoder_open(&src, &l->config, &d, &l->decoder, &first);
     if (err == ERR_UNSUPPORTED && o->device == DEVICE_AUTO && l->ops != cpu_ops()) {

@@ -61,13 +61,10 @@ static void predict_speed(struct plan *p)
 /* The longest sequence that fits with a cache of that dtype; 0 when none. */
 static uint64_t longest(const struct plan *p, enum dtype kv)
 {
-    struct fit f = p->load->fit;
     uint64_t block;
     if (decoder_kv_block_bytes(&p->load->config, kv, FIT_BLOCK_TOKENS, &block, NULL) != OK)
         return 0;
-    const uint64_t fixed = fit_fixed_bytes(&f);
-    const uint64_t room = f.memory_bytes > fixed ? f.memory_bytes - fixed : 0;
-    return room / p->n_seqs / (block / FIT_BLOCK_TOKENS + f.rope_token_bytes) / FIT_BLOCK_TOKENS * FIT_BLOCK_TOKENS;
+    return fit_longest(&p->load->fit, block / FIT_BLOCK_TOKENS, p->n_seqs);
 }
 
 static void advise(struct plan *p)

@@ -163,10 +163,8 @@ static enum err dev_alloc(struct dev *d, size_t bytes, void **out, struct error 
         cudaGetLastError(); /* out of memory is an answer, not a fault */
         size_t left = 0, all = 0;
         cudaMemGetInfo(&left, &all);
-        return FAIL(e, ERR_NOMEM,
-            "no GPU memory for a buffer of %zu MiB: %zu MiB of %zu are free; lower --gpu-memory-utilization, "
-            "--max-model-len or --max-num-batched-tokens",
-            bytes >> 20, left >> 20, all >> 20);
+        return FAIL(e, ERR_NOMEM, "no GPU memory for a buffer of %zu MiB: %zu MiB of %zu are free", bytes >> 20,
+            left >> 20, all >> 20);
     }
     CUDA_DO(d, cudaMemsetAsync(*out, 0, bytes, d->stream));
     return OK;
@@ -436,6 +434,7 @@ static const struct ops table = {
     .fetch = fetch,
     .fetched = fetched,
     .memory_free = memory_free,
+    .spare_bytes = SPARE_BYTES,
 };
 
 extern "C" bool cuda_describe(uint32_t i, struct cuda_card *out)

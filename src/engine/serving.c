@@ -109,14 +109,18 @@ static uint64_t pool_blocks(const struct serving *s, const struct serving_option
     const uint64_t all = (uint64_t)s->sched.max_num_seqs * seq_blocks;
     const bool own = s->ops->memory_free != NULL; /* the device's memory is its own */
     const double share = o->memory_share > 0.0 ? o->memory_share : own ? SHARE_DEVICE : SHARE_DEFAULT;
-    const uint64_t fixed =
-        fit_fixed_bytes(&s->fit) + s->fit.context * s->fit.rope_token_bytes + serving_draft_fixed_bytes(s);
+    const uint64_t fixed = fit_fixed_bytes(&s->fit) + s->fit.context * s->fit.rope_token_bytes;
     uint64_t room = s->fit.memory_bytes > fixed ? (uint64_t)((double)(s->fit.memory_bytes - fixed) * share) : 0;
     if (s->fit.memory_bytes == 0)
         room = SERVING_POOL_BYTES_MAX;
     if (o->memory_share == 0.0 && !own)
         room = MIN(room, SERVING_POOL_BYTES_MAX);
     return MAX(MIN(all, room / block_bytes), seq_blocks);
+}
+
+static uint32_t seq_blocks_of(const struct serving *s)
+{
+    return (s->fit.context + s->block_tokens - 1) / s->block_tokens;
 }
 
 static enum err size_it(struct serving *s, const struct serving_options *o, struct error *e)
@@ -131,19 +135,21 @@ static enum err size_it(struct serving *s, const struct serving_options *o, stru
         .ops = s->ops,
         .memory_bytes = count_device ? s->ops->memory_free() : o->memory_bytes,
         .rows = sched->max_batched_tokens,
-        .out_rows = sched->out_max};
+        .out_rows = sched->out_max,
+        .seqs = sched->max_num_seqs,
+        .block_tokens = sched->block_tokens};
     TRY(fit_measure(&s->fit, &s->config, o->dummy ? NULL : s->source, &wants, e));
-    TRY(fit_choose(&s->fit, &s->config, o->max_model_len, SERVING_CONTEXT_DEFAULT, e));
+    s->fit.beside_bytes = serving_draft_fixed_bytes(s);
+    s->fit.beside_token_bytes = serving_draft_block_bytes(s) / sched->block_tokens;
     s->block_tokens = sched->block_tokens;
     TRY(decoder_kv_block_bytes(&s->config, o->kv_dtype, s->block_tokens, &s->block_bytes, e));
-    const uint64_t held = (uint64_t)o->n_blocks * s->block_tokens;
-    if (o->n_blocks != 0 && held < s->fit.context) {
-        if (o->max_model_len != 0)
-            return FAIL(e, ERR_LIMIT, "%u KV blocks of %u tokens hold less than a context of %u", o->n_blocks,
-                s->block_tokens, s->fit.context);
-        s->fit.context = (uint32_t)held;
-    }
-    const uint64_t seq_blocks = (s->fit.context + s->block_tokens - 1) / s->block_tokens;
+    const uint64_t held = o->n_blocks != 0 ? (uint64_t)o->n_blocks * s->block_tokens : UINT64_MAX;
+    if (held < o->max_model_len)
+        return FAIL(e, ERR_LIMIT, "%u KV blocks of %u tokens hold less than a context of %u", o->n_blocks,
+            s->block_tokens, o->max_model_len);
+    s->fit.n_blocks = s->ops->memory_free != NULL ? o->n_blocks : 0; /* a host's memory may be promised twice */
+    TRY(fit_choose(&s->fit, &s->config, o->max_model_len, (uint32_t)MIN(held, (uint64_t)SERVING_CONTEXT_DEFAULT), e));
+    const uint64_t seq_blocks = seq_blocks_of(s);
     const uint64_t n = o->n_blocks != 0 ? o->n_blocks : pool_blocks(s, o, seq_blocks);
     const uint64_t n_host = o->swap_bytes / s->block_bytes;
     if (n > KV_BLOCKS_MAX || n_host > KV_BLOCKS_MAX)
@@ -195,7 +201,7 @@ static struct kv_options kv_of(const struct serving *s)
         .n_host_blocks = s->n_host_blocks,
         .block_tokens = s->block_tokens,
         .seqs_max = sched_slots(&s->sched),
-        .seq_blocks_max = (s->fit.context + s->block_tokens - 1) / s->block_tokens,
+        .seq_blocks_max = seq_blocks_of(s),
         .prefix_cache = s->sched.prefix_cache};
 }
 
@@ -219,13 +225,17 @@ static enum err open_decoder(
         .kv_dtype = o->kv_dtype,
         .block_tokens = s->block_tokens,
         .n_blocks = s->n_blocks,
+        .blocks_least = o->n_blocks != 0 ? o->n_blocks : seq_blocks_of(s),
         .deterministic = o->deterministic,
         .fp8 = o->fp8,
         .choices_dir = o->choices_dir,
         .progress = o->progress,
         .progress_ctx = o->progress_ctx,
-        .stop = s->stop};
-    return decoder_open(&src, &s->config, &d, &s->decoder, e);
+        .stop = s->stop,
+        .fit = &s->fit};
+    TRY(decoder_open(&src, &s->config, &d, &s->decoder, e));
+    s->n_blocks = decoder_kv(s->decoder)->n_blocks;
+    return OK;
 }
 
 /* What copying one block costs, for the choice between swapping and computing again. */

@@ -65,6 +65,7 @@ enum err serving_draft_describe(struct serving *s, const struct serving_options 
     struct fit fit = {0};
     const struct fit_wants wants = {.kv_dtype = o->kv_dtype,
         .dummy_dtype = o->dummy_dtype,
+        .ops = s->ops,
         .rows = s->sched.max_batched_tokens,
         .out_rows = s->sched.max_num_seqs};
     TRY(fit_measure(&fit, &s->draft->config, s->draft->source, &wants, e));

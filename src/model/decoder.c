@@ -2,10 +2,18 @@
  * forward.c. */
 #include "base/mem.h"
 #include "model/decoder_int.h"
+#include "model/fit.h"
 
 #include <string.h>
 
-#define ROPE_TILE 256 /* positions that a worker works out at a time */
+#define ROPE_TILE    256 /* positions that a worker works out at a time */
+#define FEWER_BLOCKS 16  /* a part of the cache: so many fewer are tried where memory is in pieces */
+
+/* Of what a device has for itself, the half that is not for what was counted wrongly. */
+static uint64_t spare_of(const struct ops *ops)
+{
+    return ops->spare_bytes / 2;
+}
 
 /* ---- weights from a file ---------------------------------------------------------------------------------------- */
 
@@ -70,6 +78,17 @@ enum err decoder_kv_block_bytes(
     return OK;
 }
 
+/* The cache is made last, of what is really left. */
+static uint32_t blocks_that_fit(const struct decoder *d, uint64_t block_bytes)
+{
+    const struct fit *f = d->o.fit;
+    if (d->ops->memory_free == NULL || f == NULL)
+        return d->o.n_blocks;
+    const uint64_t now = d->ops->memory_free(), kept = spare_of(d->ops) + f->beside_bytes;
+    const uint64_t n = (now > kept ? now - kept : 0) / (block_bytes + d->o.block_tokens * f->beside_token_bytes);
+    return (uint32_t)MAX(MIN(n, (uint64_t)d->o.n_blocks), (uint64_t)d->o.blocks_least);
+}
+
 static enum err make_kv(struct decoder *d, struct error *e)
 {
     const struct model_config *c = &d->cfg;
@@ -85,8 +104,19 @@ static enum err make_kv(struct decoder *d, struct error *e)
             .row_bytes = (uint32_t)row_bytes,
             .k_at = 2 * part * i,
             .v_at = 2 * part * i + part};
-    d->kv = (struct kv_cache){.n_blocks = d->o.n_blocks, .block_tokens = d->o.block_tokens, .block_bytes = block_bytes};
-    return decoder_alloc(d, d->o.n_blocks, block_bytes, (void **)&d->kv.blocks, e);
+    d->kv = (struct kv_cache){
+        .n_blocks = blocks_that_fit(d, block_bytes), .block_tokens = d->o.block_tokens, .block_bytes = block_bytes};
+    for (;;) {
+        struct error short_of = {0};
+        const uint32_t n = d->kv.n_blocks, fewer = n - MAX(n / FEWER_BLOCKS, 1u);
+        const enum err err = decoder_alloc(d, n, block_bytes, (void **)&d->kv.blocks, &short_of);
+        if (err != ERR_NOMEM || fewer < d->o.blocks_least) {
+            if (err != OK && e != NULL)
+                *e = short_of;
+            return err;
+        }
+        d->kv.n_blocks = fewer; /* it is free, but not in one piece */
+    }
 }
 
 /* ---- rope tables ------------------------------------------------------------------------------------------------- */
@@ -243,6 +273,7 @@ static enum err check_options(struct decoder *d, struct error *e)
     if (o->fp8 && !d->ops->has_fp8)
         return FAIL(e, ERR_UNSUPPORTED, "F8 weights are not supported on %s", d->ops->name);
     assert(o->rows_max > 0 && o->out_max > 0 && o->seqs_max > 0 && o->n_blocks > 0);
+    o->blocks_least = o->blocks_least != 0 ? o->blocks_least : o->n_blocks;
     return OK;
 }
 
@@ -273,6 +304,41 @@ enum err decoder_check(const struct weight_source *src, const struct model_confi
     return err;
 }
 
+/* ---- when a device's memory is short ------------------------------------------------------------------------------
+ */
+
+/* Bytes free on a device with memory of its own for which somebody has counted; else 0. */
+static uint64_t counted_free(const struct decoder_options *o)
+{
+    return o->ops->memory_free != NULL && o->fit != NULL ? o->ops->memory_free() : 0;
+}
+
+/* The same count with what is really there. What is named instead has to be within both counts. */
+static enum err check_room(const struct decoder_options *o, uint64_t free_bytes, struct error *e)
+{
+    if (o->ops->memory_free == NULL || o->fit == NULL)
+        return OK;
+    struct fit f = *o->fit;
+    f.memory_bytes = MAX(free_bytes, (uint64_t)1);
+    f.spare_bytes = spare_of(o->ops);
+    if (fit_check(&f, NULL) == OK)
+        return OK;
+    f.spare_bytes = o->fit->spare_bytes;
+    return fit_check(&f, e);
+}
+
+/* A device had no memory, and all was given back: said as what to lower. More: bytes that weights take and were not
+ * counted; of weights that did not fit, those that would have. */
+static void say_short(const struct decoder_options *o, bool is_bound, uint64_t more, struct error *e)
+{
+    const uint64_t now = counted_free(o);
+    struct error said = {0};
+    if (o->fit != NULL && !is_bound)
+        more = now - MIN(now, o->fit->weight_bytes);
+    if (check_room(o, now - MIN(now, more), &said) != OK && e != NULL)
+        *e = said;
+}
+
 enum err decoder_open(const struct weight_source *src, const struct model_config *cfg, const struct decoder_options *o,
     struct decoder **out, struct error *e)
 {
@@ -299,22 +365,31 @@ enum err decoder_open(const struct weight_source *src, const struct model_config
         .deterministic = o->deterministic,
         .fp8 = o->fp8,
         .choices_dir = o->choices_dir};
+    const uint64_t before = counted_free(o);
     if (err == OK)
         err = d->ops->dev_open(&dev, &d->dev, e);
+    const uint64_t opened = counted_free(o);
     if (err == OK)
         err = decoder_bind(d, src, e);
+    const bool is_bound = err == OK;
+    const uint64_t taken = opened - MIN(opened, counted_free(o));
+    const uint64_t more = o->fit != NULL ? taken - MIN(taken, o->fit->weight_bytes) : 0;
     if (err == OK)
-        err = make_kv(d, e);
+        err = check_room(o, before - MIN(before, more), e);
     if (err == OK)
         err = make_rope(d, e);
     if (err == OK)
         err = make_buffers(d, e);
+    if (err == OK)
+        err = make_kv(d, e);
     if (err == OK)
         err = copy_final_gain(d, e);
     if (err == OK)
         err = decoder_rehearse(d, e);
     if (err != OK) {
         decoder_close(d);
+        if (err == ERR_NOMEM)
+            say_short(o, is_bound, more, e);
         return err;
     }
     *out = d;

@@ -1,15 +1,23 @@
 /* Memory of a model; see fit.h.
  *
- * The buffers follow what model/decoder.c allocates for steps of that many rows: it is an estimate, since a backend may
- * keep activations in several forms, but it is small beside weights and cache. Weights count whole although they are
- * mapped: a model that is read from the disk again for every token is not usable, so it counts as not fitting. */
+ * The buffers follow what model/decoder.c allocates for steps of that many rows: rather more, since a backend may keep
+ * activations in several forms, but it is small beside weights and cache. Weights count whole although they are mapped:
+ * a model that is read from the disk again for every token is not usable, so it counts as not fitting. */
 #include "model/fit.h"
 
+#include "base/limits.h"
 #include "base/machine.h"
 #include "model/arch.h"
 #include "model/model.h"
 
+#include <stdio.h>
 #include <string.h>
+
+#define ACT_BYTES      8                 /* of an activation, in the forms that products read */
+#define ROW_BYTES      64                /* of a row in the arrays of a step, with the blocks that it names */
+#define OUT_BYTES      256               /* of a row that wants logits: what is told of it */
+#define MODEL_BYTES    ((size_t)1 << 20) /* whatever else is allocated once */
+#define CONTEXT_USEFUL 512u              /* tokens; a shorter context is no advice */
 
 /* Bytes of n_mats matrices of random weights, by the rule of model/dummy.h. */
 static uint64_t dummy_bytes(enum dtype dtype, uint64_t n_mats, uint64_t n_out, uint64_t n_in)
@@ -131,13 +139,15 @@ static void measure_source(struct fit *f, const struct model_config *c, const st
     }
 }
 
-static uint64_t buffers_of(const struct model_config *c, uint64_t rows, uint64_t out_rows)
+/* Of steps of so many rows, out of them with logits: see make_buffers. */
+static uint64_t buffers_of(const struct model_config *c, uint64_t rows, uint64_t out)
 {
     const uint64_t q = (uint64_t)c->n_heads * c->head_dim, top_k = c->n_experts > 0 ? c->n_experts_used : 1;
-    const uint64_t ffn = MAX(c->ffn, c->expert_ffn);
-    uint64_t per_row = (uint64_t)c->hidden * 2 + q * 2 + ffn * top_k; /* streams, and what products read */
-    per_row += MAX(MAX(2 * ffn, (uint64_t)c->hidden) * top_k, (uint64_t)2 * c->n_kv_heads * c->head_dim);
-    return rows * per_row * sizeof(float) * 5 / 4 + (out_rows + 3) * c->vocab * sizeof(float);
+    const uint64_t ffn = c->n_experts > 0 ? c->expert_ffn : c->ffn, hidden = c->hidden;
+    const uint64_t scratch = MAX(q + (uint64_t)2 * c->n_kv_heads * c->head_dim, MAX(2 * ffn, hidden) * top_k);
+    const uint64_t floats = hidden + q + scratch + 2 * top_k, acts = hidden + q + ffn * top_k;
+    const uint64_t of_row = floats * sizeof(float) + acts * ACT_BYTES + ROW_BYTES;
+    return rows * of_row + out * (c->vocab * sizeof(float) + hidden * ACT_BYTES + OUT_BYTES) + MODEL_BYTES;
 }
 
 /* What the matrices will be computed as. */
@@ -162,7 +172,11 @@ static enum err choose_dtype(struct fit *f, const struct fit_wants *w, struct er
 enum err fit_measure(struct fit *f, const struct model_config *c, const struct model_source *source,
     const struct fit_wants *w, struct error *e)
 {
-    *f = (struct fit){.kv_dtype = w->kv_dtype};
+    *f = (struct fit){.kv_dtype = w->kv_dtype,
+        .spare_bytes = w->ops != NULL ? w->ops->spare_bytes : 0,
+        .wants = *w,
+        .config = c,
+        .source = source};
     if (!c->arch_known || arch_find(c->arch) == NULL)
         return FAIL(e, ERR_UNSUPPORTED, "architecture '%s' is not supported; see 'quern inspect'",
             c->arch_name[0] ? c->arch_name : "(not named)");
@@ -184,21 +198,171 @@ enum err fit_measure(struct fit *f, const struct model_config *c, const struct m
     return OK;
 }
 
+/* ---- what fits ----------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t block_tokens_of(const struct fit *f)
+{
+    return f->wants.block_tokens != 0 ? f->wants.block_tokens : FIT_BLOCK_TOKENS;
+}
+
+/* Of a position, in whatever there is one of whoever holds the cache: rope tables, and block tables of a step. */
+static uint64_t tables_of(const struct fit *f)
+{
+    const uint64_t size = block_tokens_of(f);
+    return f->rope_token_bytes + (f->wants.seqs * sizeof(uint32_t) + size - 1) / size;
+}
+
 uint64_t fit_fixed_bytes(const struct fit *f)
 {
-    return f->weight_bytes + f->buffer_bytes;
+    return f->weight_bytes + f->buffer_bytes + f->spare_bytes + f->beside_bytes;
 }
 
 uint64_t fit_sequence_bytes(const struct fit *f, uint32_t n)
 {
-    const uint64_t blocks = ((uint64_t)n + FIT_BLOCK_TOKENS - 1) / FIT_BLOCK_TOKENS;
-    return blocks * FIT_BLOCK_TOKENS * f->kv_token_bytes + n * f->rope_token_bytes;
+    const uint64_t size = block_tokens_of(f), blocks = (n + size - 1) / size;
+    return blocks * size * (f->kv_token_bytes + f->beside_token_bytes + tables_of(f));
+}
+
+/* What is left for cache and tables. */
+static uint64_t room_of(const struct fit *f)
+{
+    const uint64_t fixed = fit_fixed_bytes(f);
+    return f->memory_bytes > fixed ? f->memory_bytes - fixed : 0;
+}
+
+uint64_t fit_longest(const struct fit *f, uint64_t kv_token_bytes, uint64_t n_seqs)
+{
+    const uint64_t size = block_tokens_of(f);
+    return room_of(f) / n_seqs / (kv_token_bytes + f->beside_token_bytes + tables_of(f)) / size * size;
+}
+
+/* Cache and tables for the context, or for the blocks that there must be. */
+static uint64_t cache_bytes(const struct fit *f)
+{
+    const uint64_t held = f->n_blocks * block_tokens_of(f) * (f->kv_token_bytes + f->beside_token_bytes);
+    return MAX(fit_sequence_bytes(f, f->context), held + f->context * tables_of(f));
+}
+
+static bool is_within(const struct fit *f)
+{
+    return cache_bytes(f) <= room_of(f);
+}
+
+/* The same with steps of so many rows at most. */
+static struct fit with_rows(const struct fit *f, uint32_t rows)
+{
+    struct fit g = *f;
+    g.wants.rows = rows;
+    g.wants.seqs = MIN(f->wants.seqs, rows);
+    g.wants.out_rows = MAX(g.wants.seqs, SERVING_OUT_MIN);
+    g.buffer_bytes = buffers_of(f->config, rows, g.wants.out_rows);
+    return g;
+}
+
+static struct fit with_smallest_cache(const struct fit *f)
+{
+    struct fit g = *f;
+    g.context = MIN(f->context, CONTEXT_USEFUL);
+    g.n_blocks = 0;
+    return g;
+}
+
+/* Fewer blocks, a shorter context, or both. */
+static bool advise_cache(const struct fit *f, char *text, size_t bytes)
+{
+    const uint64_t size = block_tokens_of(f), token = f->kv_token_bytes + f->beside_token_bytes;
+    const uint64_t longest = MIN(fit_longest(f, f->kv_token_bytes, 1), (uint64_t)f->context);
+    const uint64_t tables = longest * tables_of(f);
+    if (longest < MIN(f->context, CONTEXT_USEFUL))
+        return false;
+    int at = 0;
+    if (f->n_blocks != 0)
+        at = snprintf(text, bytes, "--num-gpu-blocks-override %llu",
+            (unsigned long long)MIN((room_of(f) - tables) / (size * token), (uint64_t)f->n_blocks));
+    if (longest < f->context)
+        snprintf(text + at, bytes - (size_t)at, "%s--max-model-len %llu", at > 0 ? " and " : "",
+            (unsigned long long)longest);
+    return true;
+}
+
+/* Smaller steps: as many rows as are possible, with the context as it is or else a useful one. */
+static bool advise_steps(const struct fit *f, char *text, size_t bytes)
+{
+    char cache[96] = "";
+    if (f->wants.seqs == 0)
+        return false;
+    const struct fit one = with_rows(f, 1), small = with_smallest_cache(f);
+    const struct fit *from = is_within(&one) ? f : &small;
+    uint32_t rows = 0;
+    for (uint32_t bit = 1u << 31; bit != 0; bit /= 2) {
+        const struct fit g = with_rows(from, rows + bit);
+        if (rows + bit < f->wants.rows && is_within(&g))
+            rows += bit;
+    }
+    if (rows == 0)
+        return false;
+    const struct fit g = with_rows(f, rows);
+    if (from != f && !advise_cache(&g, cache, sizeof cache))
+        return false;
+    if (from == f && f->reason == FIT_BY_MEMORY) /* which would find room for more then */
+        snprintf(cache, sizeof cache, "--max-model-len %u", f->context);
+    char seqs[48] = "";
+    if (rows < f->wants.seqs)
+        snprintf(seqs, sizeof seqs, "%s--max-num-seqs %u", cache[0] != '\0' ? ", " : " and ", rows);
+    snprintf(text, bytes, "--max-num-batched-tokens %u%s%s%s", rows, seqs, cache[0] != '\0' ? " and " : "", cache);
+    return true;
+}
+
+/* The same weights in fewer bits: made F8 while they are loaded, or as a file. */
+static bool advise_weights(const struct fit *f, char *text, size_t bytes)
+{
+    static const enum dtype others[] = {DTYPE_Q8_0, DTYPE_Q6_K, DTYPE_Q4_K};
+    char size[24];
+    struct fit g = with_smallest_cache(f), f8;
+    struct fit_wants wants = f->wants;
+    wants.fp8 = true;
+    if (f->wants.ops != NULL && !f->wants.fp8 && fit_measure(&f8, f->config, f->source, &wants, NULL) == OK) {
+        g.weight_bytes = f8.weight_bytes;
+        if (g.weight_bytes < f->weight_bytes && is_within(&g)) {
+            snprintf(text, bytes, "--quantization fp8, %s of weights", bytes_show(g.weight_bytes, size));
+            return true;
+        }
+    }
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        struct fit file = {.work_dtype = others[i]};
+        measure_shape(&file, f->config, others[i]);
+        g.weight_bytes = file.weight_bytes;
+        if (g.weight_bytes < f->weight_bytes && is_within(&g)) {
+            snprintf(text, bytes, "a file of the same model in %s, %s of weights", dtype_name(others[i]),
+                bytes_show(g.weight_bytes, size));
+            return true;
+        }
+    }
+    return false;
+}
+
+enum err fit_check(const struct fit *f, struct error *e)
+{
+    char need[24], have[24], weights[24], steps[24], cache[24], less[24], with[200];
+    if (f->memory_bytes == 0 || is_within(f))
+        return OK;
+    const struct fit least = with_smallest_cache(f);
+    const bool knows = advise_cache(f, with, sizeof with) || advise_steps(f, with, sizeof with) ||
+                       advise_weights(f, with, sizeof with);
+    if (!knows)
+        bytes_show(fit_fixed_bytes(f) + cache_bytes(&least) - f->memory_bytes, less);
+    return FAIL(e, ERR_LIMIT,
+        "it takes %s of memory (weights %s, steps of %u rows %s, a context of %u tokens%s %s) and %s are free: %s%s",
+        bytes_show(fit_fixed_bytes(f) + cache_bytes(f), need), bytes_show(f->weight_bytes, weights), f->wants.rows,
+        bytes_show(fit_fixed_bytes(f) - f->weight_bytes, steps), f->context,
+        f->n_blocks != 0 ? " and the blocks asked for" : "", bytes_show(cache_bytes(f), cache),
+        bytes_show(f->memory_bytes, have), knows ? "it fits with " : less, knows ? with : " are missing");
 }
 
 enum err fit_choose(
     struct fit *f, const struct model_config *c, uint64_t max_model_len, uint32_t context_default, struct error *e)
 {
-    char need[24], have[24];
     if (max_model_len > c->context_length)
         return FAIL(e, ERR_INVALID, "option --max-model-len: %llu is more than the model's context of %u tokens",
             (unsigned long long)max_model_len, c->context_length);
@@ -208,21 +372,10 @@ enum err fit_choose(
         f->context = context_default;
         f->reason = FIT_BY_DEFAULT;
     }
-    if (f->memory_bytes == 0)
-        return OK;
-    const uint64_t fixed = fit_fixed_bytes(f);
-    bytes_show(f->memory_bytes, have);
-    if (fixed + fit_sequence_bytes(f, FIT_BLOCK_TOKENS) > f->memory_bytes)
-        return FAIL(e, ERR_LIMIT, "the model needs %s of memory for its weights and there are %s; see 'quern plan'",
-            bytes_show(fixed, need), have);
-    const uint64_t room = f->memory_bytes - fixed;
-    if (fit_sequence_bytes(f, f->context) <= room)
-        return OK;
-    if (f->reason == FIT_BY_OPTION)
-        return FAIL(e, ERR_LIMIT,
-            "a context of %u tokens needs %s beside the weights, together more than the %s there are; see 'quern plan'",
-            f->context, bytes_show(fit_sequence_bytes(f, f->context), need), have);
-    f->reason = FIT_BY_MEMORY;
-    f->context = (uint32_t)(room / (f->kv_token_bytes + f->rope_token_bytes)) / FIT_BLOCK_TOKENS * FIT_BLOCK_TOKENS;
-    return OK;
+    if (max_model_len == 0 && f->memory_bytes != 0 && fit_sequence_bytes(f, f->context) > room_of(f)) {
+        const uint64_t longest = fit_longest(f, f->kv_token_bytes, 1);
+        f->context = longest > 0 ? (uint32_t)longest : MIN(f->context, CONTEXT_USEFUL);
+        f->reason = FIT_BY_MEMORY;
+    }
+    return fit_check(f, e);
 }

@@ -31,6 +31,8 @@ struct weight_source {
     void (*forget)(void *ctx, const void *p, size_t bytes);
 };
 
+struct fit; /* fit.h */
+
 struct decoder_options {
     const struct ops *ops;
     uint32_t threads;      /* 0 = one per core */
@@ -41,6 +43,7 @@ struct decoder_options {
     enum dtype kv_dtype;   /* F16 by default of the options table; F32, BF16, Q8_0, Q4_0 */
     uint32_t block_tokens; /* a multiple of 16 */
     uint32_t n_blocks;     /* blocks of the KV cache */
+    uint32_t blocks_least; /* that will do where a device has no room for more: see decoder_kv; 0 = n_blocks */
     uint32_t table_max;    /* block table entries of one step; 0 = as when no two sequences share a block */
     bool deterministic;    /* see dev_options */
     bool fp8;              /* float matrices as F8_E4M3; ERR_UNSUPPORTED where the device cannot */
@@ -49,6 +52,7 @@ struct decoder_options {
     void *progress_ctx;
     const _Atomic bool *stop; /* set by another thread: binding ends with ERR_CANCELLED; may be NULL */
     const char *choices_dir;  /* see dev_options; read while it is opened */
+    const struct fit *fit;    /* what was counted: what to lower when a device's memory is short; may be NULL */
 };
 
 /* Whether decoder_open will find all it needs: the configuration, and each tensor's name, shape and type, by the same
@@ -74,7 +78,7 @@ uint32_t decoder_vocab(const struct decoder *d);
 uint32_t decoder_context(const struct decoder *d);
 uint64_t decoder_weight_bytes(const struct decoder *d); /* matrices only, as stored */
 uint64_t decoder_block_bytes(const struct decoder *d);
-struct kv_cache *decoder_kv(struct decoder *d);
+struct kv_cache *decoder_kv(struct decoder *d); /* its n_blocks: blocks_least or more */
 
 /* Bytes one KV block takes, before anything is opened. ERR_UNSUPPORTED when head_dim does not fit the dtype. */
 enum err decoder_kv_block_bytes(const struct model_config *cfg, enum dtype kv_dtype, uint32_t block_tokens,

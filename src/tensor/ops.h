@@ -422,8 +422,11 @@ struct ops {
     uint32_t (*host_workers)(const struct dev *d);
     void (*host_run)(struct dev *d, uint32_t n, void (*fn)(void *ctx, uint32_t tile, uint32_t worker), void *ctx);
 
-    /* Bytes free on the device now; NULL on one whose memory is the host's. */
+    /* Bytes free on the device now; NULL on one whose memory is the host's. Of them spare_bytes are its own: what
+     * dev_open takes, what its driver takes for kernels and recordings later, and as much again for what was counted
+     * wrongly. */
     uint64_t (*memory_free)(void);
+    uint64_t spare_bytes;
 };
 
 #endif
