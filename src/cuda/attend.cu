@@ -43,11 +43,11 @@ bool attend_takes_short(const struct dev *d, const struct kv_layer *layer, uint3
            (!d->deterministic || attend_has_chunks(d, &j));
 }
 
-/* Room for parts and the plan, made in the first step. */
-static bool make_room(struct dev *d, const struct attend_args *a)
+/* For parts and the plan. */
+bool cuda_attend_rooms(struct dev *d, uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim)
 {
-    const size_t part = (size_t)PARTS_MAX * a->n_heads * (a->head_dim + 2) * sizeof(float);
-    const size_t counters = ((size_t)d->rows_max * a->n_kv_heads + 2) * sizeof(uint32_t);
+    const size_t part = (size_t)PARTS_MAX * n_heads * (head_dim + 2) * sizeof(float);
+    const size_t counters = ((size_t)d->rows_max * n_kv_heads + 2) * sizeof(uint32_t);
     return cuda_room(d, (void **)&d->parts, &d->parts_bytes, part) != NULL &&
            cuda_room(d, (void **)&d->arrived, &d->arrived_bytes, counters) != NULL &&
            cuda_room(d, (void **)&d->plan, &d->plan_bytes, plan_bytes(d->rows_max)) != NULL;
@@ -82,7 +82,7 @@ void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv
         attend_simple(d, b, &j);
         return;
     }
-    if (!make_room(d, a))
+    if (!cuda_attend_rooms(d, a->n_heads, a->n_kv_heads, a->head_dim))
         return;
     j.plan = d->plan;
     j.items = plan_items(d->plan);

@@ -7,11 +7,12 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-#define GRAPHS_MAX 64   /* recorded step shapes; decode batches come in buckets, the least used is thrown out */
-#define PLANS_MAX  256  /* matrix shapes whose cuBLASLt algorithm is remembered */
-#define TRACE_MAX  1024 /* products of a step that are remembered */
-#define SLABS_MAX  256  /* pieces of device memory that weights are cut from */
-#define LT_BYTES   ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
+#define GRAPHS_MAX  64   /* recorded step shapes; decode batches come in buckets, the least used is thrown out */
+#define DROPPED_MAX 8    /* recordings on their way out: more than are dropped while the step before runs */
+#define PLANS_MAX   256  /* matrix shapes whose cuBLASLt algorithm is remembered */
+#define TRACE_MAX   1024 /* products of a step that are remembered */
+#define SLABS_MAX   256  /* pieces of device memory that weights are cut from */
+#define LT_BYTES    ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
 #define SPARE_BYTES                                                                                                    \
     ((uint64_t)512 << 20) /* see ops.h: workspace, code of kernels and 64 recordings take less than half of it */
 #define WRITE_BYTES                                                                                                    \
@@ -77,9 +78,14 @@ struct lt_plan {
 struct graph {
     struct graph_key key;
     cudaGraphExec_t exec; /* NULL = free */
-    void *program;        /* of its resident kernel; NULL = none */
     bool may_reside;
     uint64_t used;
+};
+
+/* A recording that was thrown out, which may still run: destroyed when its place is needed again. */
+struct dropped {
+    cudaGraphExec_t exec; /* NULL = none */
+    cudaEvent_t done;     /* behind its last launch */
 };
 
 /* Weights that the ops after this one will read, to be brought into the second-level cache while the memory has little
@@ -105,8 +111,11 @@ struct dev {
     uint32_t rows_max, out_max;
     uint32_t capability, n_sms;
     bool fp8, deterministic;
-    bool chained;      /* --deterministic may use the library: cuda_is_chained */
-    bool short_q;      /* as attend_job's: from a layer's qkv to its attend, which takes it back */
+    bool chained;     /* --deterministic may use the library: cuda_is_chained */
+    bool short_q;     /* as attend_job's: from a layer's qkv to its attend, which takes it back */
+    bool is_counting; /* cuda_room counts and takes nothing */
+    bool is_running;  /* all rooms are there */
+    uint64_t room_bytes;
     int failed;        /* the first cudaError_t or 1000 + cublasStatus_t; 0 = none */
     const char *where; /* the call that failed */
 
@@ -123,8 +132,8 @@ struct dev {
     size_t acts_f8_bytes;
     uint32_t *groups; /* experts.cu: rows sorted by expert */
     size_t groups_bytes;
-    void *asks, *asks_host; /* sample.cu: what is asked, its lists, and logits as they were changed */
-    uint32_t *words, *masks;
+    void *asks, *asks_host;  /* sample.cu: what is asked, its lists, and logits as they were changed */
+    uint32_t *words, *masks; /* words: ENGINE_ASK_WORDS */
     float *adjusted;
     size_t asks_bytes, words_bytes, masks_bytes, adjusted_bytes;
     cudaStream_t aside; /* what comes by this one need not wait for the step */
@@ -151,6 +160,9 @@ struct dev {
     struct ahead trace[TRACE_MAX];
     uint32_t n_trace, trace_at;
     struct graph graphs[GRAPHS_MAX];
+    uint32_t slot; /* of graphs: the one that is being recorded */
+    struct dropped dropped[DROPPED_MAX];
+    uint32_t n_dropped;
     uint64_t clock;
     struct graph_key recording;
     bool is_recording;
@@ -165,8 +177,9 @@ struct dev {
 void cuda_note(struct dev *d, int status, const char *where);
 #define CUDA_DO(d, call) cuda_note((d), (int)(call), #call)
 
-/* Room that is made once, at the size first asked for or grown; never inside a step but its first. NULL on failure,
- * which is noted. */
+/* Room that is made once, at the size first asked for or grown: before the first step, by the functions that each file
+ * with a room has for it and by binding. When rooms_make is done, one that is too small is a failure; a device that is
+ * used without it makes them in its first steps. NULL on failure, which is noted. */
 void *cuda_room(struct dev *d, void **p, size_t *have, size_t want);
 
 /* Bytes to the device in stream order; the caller has them back at once. */
@@ -200,11 +213,13 @@ void cuda_trace(struct dev *d, const struct weight *w, uint32_t n_rows);
 struct ahead cuda_ahead(const struct dev *d, uint64_t most);
 
 /* resident.cu. Recording begins and ends; true from the three: the op is part of the kernel to come. flush launches
- * what was collected, and comes before whatever else is launched. end gives the program, which lives as long as the
- * graph, and whether the recording is worth keeping: the next one will know better what to collect. */
+ * what was collected, and comes before whatever else is launched. The program lies in a place of the recording's slot.
+ * One that is not worth keeping: the next will know better what to collect. */
 bool resident_is_allowed(void);
 void resident_begin(struct dev *d, uint32_t n_rows);
-void *resident_end(struct dev *d, bool *keep);
+bool resident_end(struct dev *d);  /* whether the recording is worth keeping */
+void resident_send(struct dev *d); /* its program to its place, before the recording is launched */
+bool resident_rooms(struct dev *d, const struct step_sizes *s);
 /* Which steps of this model come to be such a kernel: those of 1 to RESIDENT_ROWS rows, and of more. */
 void resident_takes(const struct dev *d, const struct describe_args *a, bool *few, bool *several);
 void resident_free(struct dev *d);
@@ -273,19 +288,24 @@ void cuda_noise(struct dev *d, void *to, size_t bytes, bool f8);
 
 /* describe.cu: ops.describe. */
 void cuda_describe_rows(const struct dev *d, const struct describe_args *a, char out[DESCRIBE_BYTES]);
+/* even.cu */
+bool cuda_even_rooms(struct dev *d);
 
 /* One op each. */
 void cuda_embed(struct dev *d, const struct batch *b, const struct embed_args *a);
 void cuda_norm(struct dev *d, const struct norm_args *a);
 void cuda_qkv(struct dev *d, const struct batch *b, struct kv_cache *kv, const struct qkv_args *a);
+bool cuda_attend_rooms(struct dev *d, uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim);
 void cuda_attend(struct dev *d, const struct batch *b, const struct kv_cache *kv, const struct attend_args *a);
 void cuda_project(struct dev *d, const struct batch *b, const struct project_args *a);
 void cuda_gate_up(struct dev *d, const struct batch *b, const struct gate_up_args *a);
 void cuda_route(struct dev *d, const struct batch *b, const struct route_args *a);
+bool cuda_experts_rooms(struct dev *d, uint32_t n_experts, uint32_t top_k);
 void cuda_experts(struct dev *d, const struct batch *b, const struct experts_args *a);
 void cuda_logits(struct dev *d, const struct logits_args *a);
 void cuda_argmax(struct dev *d, const struct argmax_args *a);
-bool cuda_sample_open(struct dev *d); /* host memory for what is asked; dev_close frees it */
+bool cuda_sample_open(struct dev *d);              /* host memory for what is asked; dev_close frees it */
+bool cuda_sample_rooms(struct dev *d, uint32_t n); /* of a vocabulary of n */
 void cuda_sample(struct dev *d, const struct sample_args *a);
 void cuda_tokens_take(struct dev *d, int32_t *token, uint32_t n_rows, const uint32_t *from, uint32_t n);
 void cuda_copy_blocks(struct dev *d, const struct copy_blocks_args *a);

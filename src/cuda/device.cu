@@ -31,10 +31,14 @@ static void dev_close(struct dev *d)
     if (d->stream != NULL)
         cudaStreamSynchronize(d->stream);
     for (uint32_t i = 0; i < GRAPHS_MAX; i++)
-        if (d->graphs[i].exec != NULL) {
+        if (d->graphs[i].exec != NULL)
             cudaGraphExecDestroy(d->graphs[i].exec);
-            cudaFree(d->graphs[i].program);
-        }
+    for (uint32_t i = 0; i < DROPPED_MAX; i++) {
+        if (d->dropped[i].exec != NULL)
+            cudaGraphExecDestroy(d->dropped[i].exec);
+        if (d->dropped[i].done != NULL)
+            cudaEventDestroy(d->dropped[i].done);
+    }
     resident_free(d);
     cuda_upload_end(d);
     cuda_choose_close(d);
@@ -116,6 +120,8 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
         CUDA_DO(d, cudaEventCreateWithFlags(&d->pinned_half[i], cudaEventDisableTiming));
         CUDA_DO(d, cudaEventCreateWithFlags(&d->fetch_done[i], cudaEventDisableTiming));
     }
+    for (int i = 0; i < DROPPED_MAX; i++)
+        CUDA_DO(d, cudaEventCreateWithFlags(&d->dropped[i].done, cudaEventDisableTiming));
     d->chained = d->deterministic && d->failed == 0 && cuda_is_chained(d);
     enum err err = dev_wait(d, e);
     if (err == OK && (!cuda_sample_open(d) || !cuda_choose_open(d, o->choices_dir)))
@@ -131,11 +137,20 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     return OK;
 }
 
-/* The first step may be a recorded one, and room is made outside of it: the capture is let loose for that moment. */
+/* Of a device that is used without rooms_make the first step may be a recorded one, and room is made outside of it: the
+ * capture is let loose for that moment. */
 void *cuda_room(struct dev *d, void **p, size_t *have, size_t want)
 {
+    if (d->is_counting) {
+        d->room_bytes += want;
+        return d;
+    }
     if (*have >= want)
         return *p;
+    if (d->is_running) {
+        cuda_note(d, (int)cudaErrorMemoryAllocation, "making room in a step");
+        return NULL;
+    }
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     CUDA_DO(d, cudaThreadExchangeStreamCaptureMode(&mode));
     void *more = NULL;
@@ -154,6 +169,49 @@ void *cuda_room(struct dev *d, void **p, size_t *have, size_t want)
     }
     CUDA_DO(d, cudaThreadExchangeStreamCaptureMode(&mode));
     return status == cudaSuccess ? more : NULL;
+}
+
+/* Every room of steps to come, but for those that binding makes. */
+static bool make_rooms(struct dev *d, const struct step_sizes *s)
+{
+    return cuda_sample_rooms(d, s->vocab) && cuda_attend_rooms(d, s->n_heads, s->n_kv_heads, s->head_dim) &&
+           (s->n_experts == 0 || cuda_experts_rooms(d, s->n_experts, s->top_k)) && cuda_even_rooms(d) &&
+           resident_rooms(d, s);
+}
+
+static uint64_t rooms_bytes(const struct step_sizes *s)
+{
+    cudaDeviceProp prop;
+    struct dev *d = (struct dev *)mem_zalloc(sizeof *d);
+    if (d == NULL)
+        return 0; /* nobody will get far */
+    d->rows_max = s->rows_max;
+    d->out_max = s->out_max;
+    d->is_counting = true;
+    if (cudaGetDeviceProperties(&prop, 0) == cudaSuccess)
+        d->n_sms = (uint32_t)prop.multiProcessorCount;
+    make_rooms(d, s);
+    const uint64_t bytes = d->room_bytes;
+    mem_free(d->resident);
+    mem_free(d);
+    return bytes;
+}
+
+/* Weights are all there: what brought them is given back first. */
+static enum err rooms_make(struct dev *d, const struct step_sizes *s, struct error *e)
+{
+    cuda_upload_end(d);
+    CUDA_DO(d, cudaStreamSynchronize(d->stream));
+    CUDA_DO(d, cudaFree(d->staging));
+    d->staging = NULL;
+    d->staging_bytes = 0;
+    if (d->failed == 0 && !make_rooms(d, s)) {
+        d->failed = 0; /* out of memory is an answer, not a fault */
+        cudaGetLastError();
+        return FAIL(e, ERR_NOMEM, "no GPU memory for the rooms of a step");
+    }
+    d->is_running = true;
+    return failure(d, e);
 }
 
 static enum err dev_alloc(struct dev *d, size_t bytes, void **out, struct error *e)
@@ -322,13 +380,26 @@ static bool graph_replay(struct dev *d, struct graph_key key)
 
 static void graph_drop(struct dev *d, struct graph *g)
 {
-    if (g->exec != NULL) {
-        CUDA_DO(d, cudaStreamSynchronize(d->stream));
-        CUDA_DO(d, cudaGraphExecDestroy(g->exec));
-        CUDA_DO(d, cudaFree(g->program));
+    if (g->exec == NULL)
+        return;
+    struct dropped *x = &d->dropped[d->n_dropped++ % DROPPED_MAX];
+    if (x->exec != NULL) {
+        CUDA_DO(d, cudaEventSynchronize(x->done)); /* of steps ago: it is */
+        CUDA_DO(d, cudaGraphExecDestroy(x->exec));
     }
+    x->exec = g->exec;
+    CUDA_DO(d, cudaEventRecord(x->done, d->stream));
     g->exec = NULL;
-    g->program = NULL;
+}
+
+/* A free slot, or that of the recording that was used least lately. */
+static uint32_t pick_slot(const struct dev *d)
+{
+    uint32_t slot = 0;
+    for (uint32_t i = 1; i < GRAPHS_MAX; i++)
+        if (d->graphs[slot].exec != NULL && (d->graphs[i].exec == NULL || d->graphs[i].used < d->graphs[slot].used))
+            slot = i;
+    return slot;
 }
 
 static void graph_begin(struct dev *d, struct graph_key key)
@@ -338,6 +409,8 @@ static void graph_begin(struct dev *d, struct graph_key key)
     d->recording = key;
     d->is_recording = graph_is_worth(key);
     if (d->is_recording) {
+        d->slot = pick_slot(d);
+        graph_drop(d, &d->graphs[d->slot]);
         CUDA_DO(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
         resident_begin(d, key.n_rows == key.n_seqs ? key.n_rows : UINT32_MAX); /* which has one row a sequence */
     }
@@ -347,26 +420,19 @@ static void graph_end(struct dev *d)
 {
     if (!d->is_recording)
         return;
-    bool keep;
-    void *program = resident_end(d, &keep);
+    const bool keep = resident_end(d);
     d->is_recording = false;
     d->batch_version++;
-    struct graph *slot = &d->graphs[0];
-    for (uint32_t i = 1; i < GRAPHS_MAX; i++)
-        if (slot->exec != NULL && (d->graphs[i].exec == NULL || d->graphs[i].used < slot->used))
-            slot = &d->graphs[i];
-    graph_drop(d, slot);
+    struct graph *slot = &d->graphs[d->slot];
     cudaGraph_t graph = NULL;
     CUDA_DO(d, cudaStreamEndCapture(d->stream, &graph));
-    if (graph == NULL) {
-        CUDA_DO(d, cudaFree(program));
+    if (graph == NULL)
         return;
-    }
     CUDA_DO(d, cudaGraphInstantiate(&slot->exec, graph, 0));
     CUDA_DO(d, cudaGraphDestroy(graph));
     slot->key = d->recording;
-    slot->program = program;
     slot->may_reside = resident_is_allowed();
+    resident_send(d);
     graph_replay(d, slot->key);
     if (!keep)
         graph_drop(d, slot);
@@ -435,6 +501,8 @@ static const struct ops table = {
     .fetched = fetched,
     .memory_free = memory_free,
     .spare_bytes = SPARE_BYTES,
+    .rooms_bytes = rooms_bytes,
+    .rooms_make = rooms_make,
 };
 
 extern "C" bool cuda_describe(uint32_t i, struct cuda_card *out)

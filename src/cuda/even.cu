@@ -120,10 +120,15 @@ static void cut_even(const struct dev *d, uint32_t n_tiles, struct even_job *f)
     f->is_shared = best > 1;
 }
 
+/* For any rows, since graphs keep it; resident_several.cuh has two areas of two places for a block. */
+bool cuda_even_rooms(struct dev *d)
+{
+    const size_t bytes = 4 * (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float);
+    return cuda_room(d, (void **)&d->even_parts, &d->even_parts_bytes, bytes) != NULL;
+}
+
 bool even_describe(struct dev *d, const struct skinny_job *j, struct even_job *f)
 {
-    /* for any rows, since graphs keep it; resident_several.cuh has two areas of two places for a block */
-    const size_t bytes = 4 * (size_t)d->n_sms * EVEN_ROWS * EVEN_MOST * sizeof(float);
     const uint32_t rows = j->end == SKINNY_GLU ? 2 * j->n_out : j->n_out;
     *f = {};
     f->j = *j;
@@ -131,8 +136,10 @@ bool even_describe(struct dev *d, const struct skinny_job *j, struct even_job *f
     const uint32_t n_tiles = (rows + EVEN_ROWS - 1) / EVEN_ROWS;
     f->n_units = n_tiles * f->per_tile;
     cut_even(d, n_tiles, f);
-    f->parts = (float *)cuda_room(d, (void **)&d->even_parts, &d->even_parts_bytes, bytes);
-    return f->parts != NULL && map_weights(d, f) && map_rows(d, f);
+    if (!cuda_even_rooms(d))
+        return false;
+    f->parts = d->even_parts;
+    return map_weights(d, f) && map_rows(d, f);
 }
 
 template <typename T> static void launch_rows(struct dev *d, struct even_job *f)

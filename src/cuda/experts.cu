@@ -140,12 +140,17 @@ static struct skinny_job mixture_job(
     return j;
 }
 
+bool cuda_experts_rooms(struct dev *d, uint32_t n_experts, uint32_t top_k)
+{
+    const size_t most = (size_t)d->rows_max * top_k, bytes = (4 * most + 3 * n_experts) * sizeof(uint32_t);
+    return cuda_room(d, (void **)&d->groups, &d->groups_bytes, bytes) != NULL;
+}
+
 void cuda_experts(struct dev *d, const struct batch *b, const struct experts_args *a)
 {
     const uint32_t n = b->n_rows * a->top_k, n_experts = a->gate->n_mats, n_groups = groups_of(n, n_experts);
     cuda_trace(d, a->gate, b->n_rows);
-    const size_t most = (size_t)d->rows_max * a->top_k;
-    if (cuda_room(d, (void **)&d->groups, &d->groups_bytes, (4 * most + 3 * n_experts) * sizeof(uint32_t)) == NULL)
+    if (!cuda_experts_rooms(d, n_experts, a->top_k))
         return;
     cuda_launch(d, group_kernel, dim3(1), 512, 0, (const uint32_t *)a->expert, n, n_experts, n_groups, d->groups,
         d->groups + 3 * (size_t)n_groups);

@@ -22,12 +22,17 @@ struct resident {
     enum state state;
     bool refused, several_refused; /* the model has something that is not for us: few rows; more */
     struct phase phases[RESIDENT_PHASES];
-    uint32_t n;
+    uint32_t n, phases_max;
     enum resident_set set;
     uint32_t slot_bytes, room_bytes, rows, next_product;
-    uint32_t first_attend; /* n or more = none yet */
-    struct norm_args norm; /* pending when its out is not NULL */
-    void *program;         /* of this recording; the graph takes it */
+    uint32_t first_attend;   /* n or more = none yet */
+    struct norm_args norm;   /* pending when its out is not NULL */
+    unsigned char *programs; /* a place for each slot of the graphs */
+    size_t programs_bytes, place_bytes;
+    void *program;    /* of this recording: its place, */
+    const void *from; /* what is to be sent there, */
+    size_t bytes;     /* and how much; 0 = nothing */
+    void *made;       /* host: a program of RESIDENT_SEVERAL */
     uint32_t *barrier;
     void *normed; /* rows to be normalised, and their squares: as wide in every recording, since graphs keep it */
     size_t barrier_bytes, normed_bytes;
@@ -55,13 +60,32 @@ static bool *refused_of(struct resident *r)
     return is_several(r) ? &r->several_refused : &r->refused;
 }
 
-void resident_begin(struct dev *d, uint32_t n_rows)
+/* Places for programs: in a layer eight phases at most, when no two of its matrices lie together. */
+bool resident_rooms(struct dev *d, const struct step_sizes *s)
 {
     if (d->resident == NULL)
         d->resident = (struct resident *)mem_zalloc(sizeof *d->resident);
     struct resident *r = d->resident;
     if (r == NULL)
+        return false;
+    r->phases_max = (uint32_t)MIN(8 * (uint64_t)s->n_layers + 1, (uint64_t)RESIDENT_PHASES);
+    const size_t align = RESIDENT_SEVERAL_ALIGN, each = MAX(sizeof(struct phase), resident_several_bytes());
+    r->place_bytes = (r->phases_max * each + align - 1) / align * align;
+    if (r->made == NULL && !d->is_counting)
+        r->made = mem_aligned(align, r->place_bytes);
+    return (d->is_counting || r->made != NULL) &&
+           cuda_room(d, (void **)&r->programs, &r->programs_bytes, GRAPHS_MAX * r->place_bytes) != NULL &&
+           cuda_room(d, (void **)&r->barrier, &r->barrier_bytes, 256) != NULL &&
+           (s->hidden == 0 || cuda_room(d, &r->normed, &r->normed_bytes, resident_several_room(s->hidden)) != NULL);
+}
+
+void resident_begin(struct dev *d, uint32_t n_rows)
+{
+    struct step_sizes unknown = {}; /* of a device that is used without rooms_make */
+    unknown.n_layers = RESIDENT_PHASES;
+    if ((d->resident == NULL || d->resident->programs == NULL) && !resident_rooms(d, &unknown))
         return;
+    struct resident *r = d->resident;
     r->set = n_rows <= RESIDENT_ROWS ? RESIDENT_SETS : RESIDENT_SEVERAL;
     if (*refused_of(r) || n_rows > EVEN_MOST || d->capability < 90 || !is_allowed ||
         (d->deterministic && (is_several(r) || !d->chained)))
@@ -71,21 +95,30 @@ void resident_begin(struct dev *d, uint32_t n_rows)
     r->first_attend = RESIDENT_PHASES;
     r->rows = n_rows;
     r->norm.out = NULL;
-    r->program = NULL;
+    r->program = r->programs + d->slot * r->place_bytes;
+    r->bytes = 0;
     d->is_collecting = true;
 }
 
-void *resident_end(struct dev *d, bool *keep)
+bool resident_end(struct dev *d)
 {
     struct resident *r = d->resident;
-    *keep = true;
     if (r == NULL || r->state == STATE_OFF)
-        return NULL;
+        return true;
     resident_flush(d);
     d->is_collecting = false;
     r->state = STATE_OFF;
-    *keep = !*refused_of(r);
-    return r->program;
+    return !*refused_of(r);
+}
+
+/* In stream order: whoever read what lay there before is done by then. */
+void resident_send(struct dev *d)
+{
+    struct resident *r = d->resident;
+    if (r != NULL && r->bytes > 0)
+        cuda_write(d, r->program, r->from, r->bytes);
+    if (r != NULL)
+        r->bytes = 0;
 }
 
 void resident_free(struct dev *d)
@@ -93,6 +126,8 @@ void resident_free(struct dev *d)
     if (d->resident != NULL) {
         cudaFree(d->resident->barrier);
         cudaFree(d->resident->normed);
+        cudaFree(d->resident->programs);
+        mem_free(d->resident->made);
     }
     mem_free(d->resident);
 }
@@ -232,7 +267,7 @@ static bool several_product(struct dev *d, enum format format, const struct skin
     }
     const bool adds_again = j->end == SKINNY_ADD && r->n > 0 && r->phases[r->n - 1].kind == PHASE_PRODUCT &&
                             r->phases[r->n - 1].job.end == SKINNY_ADD; /* which reads what is added to too early */
-    if (format != FORMAT_BF16 || !even_has(d, format, j->n_out, j->n_in) || r->n == RESIDENT_PHASES || adds_again ||
+    if (format != FORMAT_BF16 || !even_has(d, format, j->n_out, j->n_in) || r->n == r->phases_max || adds_again ||
         j->groups != NULL || j->n_rows != r->rows || !skinny_is_near(j) ||
         (j->end == SKINNY_QKV && !even_has_heads(h->head_dim, h->rope_dims, h->rope)))
         return refuse(d);
@@ -262,7 +297,7 @@ bool resident_product(struct dev *d, enum format format, const struct skinny_job
     if (is_several(r))
         return several_product(d, format, j, in);
     const enum resident_set set = set_of(d, format, j->n_in);
-    if (set == RESIDENT_SETS || (r->set != RESIDENT_SETS && r->set != set) || r->n == RESIDENT_PHASES ||
+    if (set == RESIDENT_SETS || (r->set != RESIDENT_SETS && r->set != set) || r->n == r->phases_max ||
         j->groups != NULL || !has_shape(j->n_in, j->row_bytes, j->n_rows) || j->n_rows > r->rows)
         return refuse(d);
     const uint32_t room = MAX(r->room_bytes, j->n_rows * resident_row_bytes(set, j->n_in));
@@ -296,7 +331,7 @@ bool resident_attend(struct dev *d, const struct batch *b, const struct attend_j
     struct resident *r = d->resident;
     const struct attend_job *first = r->first_attend < r->n ? &r->phases[r->first_attend].attend : j;
     const bool fits = j->per_kv == first->per_kv && j->n_kv_heads == first->n_kv_heads && /* one plan for all */
-                      has_heads(d, j, is_several(r)) && b->n_rows == b->n_seqs && r->n > 0 && r->n < RESIDENT_PHASES &&
+                      has_heads(d, j, is_several(r)) && b->n_rows == b->n_seqs && r->n > 0 && r->n < r->phases_max &&
                       r->phases[r->n - 1].kind == PHASE_PRODUCT && (!is_several(r) || j->head_dim == first->head_dim);
     if (!fits)
         return refuse(d);
@@ -319,46 +354,30 @@ struct cut resident_cut(const struct dev *d, const struct attend_job *j)
     return {d->n_sms, j->n_kv_heads, 16 * resident_warps(r->set), PACK / j->per_kv};
 }
 
-/* A program to the device, beside the recording. */
-static bool upload(struct dev *d, struct resident *r, const void *from, size_t bytes)
+/* What is to be in this recording's place when it is launched. */
+static void place(struct resident *r, const void *from, size_t bytes)
 {
-    size_t have = 0;
-    void *program = NULL;
-    if (cuda_room(d, (void **)&r->barrier, &r->barrier_bytes, 256) == NULL ||
-        cuda_room(d, &program, &have, bytes) == NULL)
-        return false;
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    cudaStream_t side = NULL;
-    CUDA_DO(d, cudaThreadExchangeStreamCaptureMode(&mode));
-    CUDA_DO(d, cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
-    CUDA_DO(d, cudaMemcpyAsync(program, from, bytes, cudaMemcpyHostToDevice, side));
-    CUDA_DO(d, cudaStreamSynchronize(side));
-    CUDA_DO(d, cudaStreamDestroy(side));
-    CUDA_DO(d, cudaThreadExchangeStreamCaptureMode(&mode));
-    r->program = program;
-    return true;
+    assert(bytes <= r->place_bytes);
+    r->from = from;
+    r->bytes = bytes;
 }
 
 static void run_several(struct dev *d, struct resident *r)
 {
-    const size_t bytes = r->n * resident_several_bytes();
     uint32_t width = 0;
     for (uint32_t i = 0; i < r->n; i++)
         width = MAX(width, r->phases[i].x != NULL ? r->phases[i].job.n_in : 0);
-    void *made = mem_aligned(RESIDENT_SEVERAL_ALIGN, bytes);
-    if (made == NULL)
-        cuda_note(d, (int)cudaErrorMemoryAllocation, "mem_aligned");
-    else if ((width == 0 || cuda_room(d, &r->normed, &r->normed_bytes, resident_several_room(width)) != NULL) &&
-             resident_several_program(d, r->phases, r->n, r->normed, made) && upload(d, r, made, bytes))
-        resident_run_several(d, r->rows, r->first_attend < r->n ? r->phases[r->first_attend].attend.head_dim : 128,
-            r->program, r->n, r->first_attend, r->barrier);
-    mem_free(made);
+    if ((width != 0 && cuda_room(d, &r->normed, &r->normed_bytes, resident_several_room(width)) == NULL) ||
+        !resident_several_program(d, r->phases, r->n, r->normed, r->made))
+        return;
+    place(r, r->made, r->n * resident_several_bytes());
+    resident_run_several(d, r->rows, r->first_attend < r->n ? r->phases[r->first_attend].attend.head_dim : 128,
+        r->program, r->n, r->first_attend, r->barrier);
 }
 
 static void run_few(struct dev *d, struct resident *r)
 {
-    if (!upload(d, r, r->phases, r->n * sizeof(struct phase)))
-        return;
+    place(r, r->phases, r->n * sizeof(struct phase));
     const uint32_t n_slots = slots_beside(r->set, r->slot_bytes, r->room_bytes);
     const struct resident_args a = {(const struct phase *)r->program, r->n, r->next_product, r->first_attend, r->rows,
         n_slots, r->slot_bytes, r->room_bytes, r->barrier};

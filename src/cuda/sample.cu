@@ -370,14 +370,21 @@ bool cuda_sample_open(struct dev *d)
     return d->asks_host != NULL;
 }
 
+bool cuda_sample_rooms(struct dev *d, uint32_t n)
+{
+    const size_t rows = d->out_max;
+    return cuda_room(d, &d->asks, &d->asks_bytes, rows * sizeof(struct ask_sent)) != NULL &&
+           cuda_room(d, (void **)&d->words, &d->words_bytes, ENGINE_ASK_WORDS * sizeof *d->words) != NULL &&
+           cuda_room(d, (void **)&d->masks, &d->masks_bytes, rows * mask_words(n) * sizeof *d->masks) != NULL &&
+           cuda_room(d, (void **)&d->adjusted, &d->adjusted_bytes, rows * n * sizeof(float)) != NULL;
+}
+
 void cuda_sample(struct dev *d, const struct sample_args *a)
 {
-    const size_t asks = (size_t)d->out_max * sizeof(struct ask_sent), words = a->n_words * sizeof *a->words;
+    const size_t words = a->n_words * sizeof *a->words, piece = WRITE_BYTES / 8;
     const size_t mask_bytes = mask_words(a->n) * sizeof *d->masks;
-    if (cuda_room(d, &d->asks, &d->asks_bytes, asks) == NULL ||
-        cuda_room(d, (void **)&d->words, &d->words_bytes, words > WRITE_BYTES ? words : WRITE_BYTES) == NULL ||
-        (a->n_masks > 0 && cuda_room(d, (void **)&d->masks, &d->masks_bytes, d->out_max * mask_bytes) == NULL) ||
-        cuda_room(d, (void **)&d->adjusted, &d->adjusted_bytes, (size_t)d->out_max * a->n * sizeof(float)) == NULL)
+    assert(a->n_words <= ENGINE_ASK_WORDS);
+    if (!cuda_sample_rooms(d, a->n))
         return;
     struct ask_sent *sent = (struct ask_sent *)d->asks_host;
     for (uint32_t i = 0; i < a->n_asks; i++) {
@@ -386,8 +393,8 @@ void cuda_sample(struct dev *d, const struct sample_args *a)
         sent[i].draw = rng_f64(key);
     }
     cuda_write(d, d->asks, sent, a->n_asks * sizeof *sent);
-    if (words > 0)
-        cuda_write(d, d->words, a->words, words);
+    for (size_t at = 0; at < words; at += piece) /* each through the ring, so that nothing waits */
+        cuda_write(d, (char *)d->words + at, (const char *)a->words + at, MIN(words - at, piece));
     if (a->n_masks > 0)
         cuda_write_aside(d, d->masks, a->masks, a->n_masks * mask_bytes);
     cuda_launch(d, sample_kernel, dim3(a->n_asks), THREADS, 0, a->x, a->n, (const struct ask_sent *)d->asks,

@@ -78,7 +78,7 @@ enum err decoder_kv_block_bytes(
     return OK;
 }
 
-/* The cache is made last, of what is really left. */
+/* A device's cache is made last, of what is really left. */
 static uint32_t blocks_that_fit(const struct decoder *d, uint64_t block_bytes)
 {
     const struct fit *f = d->o.fit;
@@ -236,6 +236,26 @@ static enum err make_buffers(struct decoder *d, struct error *e)
     return d->ops->acts_new(d->dev, o->out_max, c->hidden, d->head.wants, &d->top, e);
 }
 
+struct step_sizes decoder_step_sizes(const struct model_config *c, uint32_t rows_max, uint32_t out_max)
+{
+    return (struct step_sizes){.rows_max = rows_max,
+        .out_max = out_max,
+        .vocab = c->vocab,
+        .hidden = c->hidden,
+        .n_layers = c->n_layers,
+        .n_heads = c->n_heads,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .n_experts = c->n_experts,
+        .top_k = c->n_experts_used};
+}
+
+static enum err make_rooms(struct decoder *d, struct error *e)
+{
+    const struct step_sizes sizes = decoder_step_sizes(&d->cfg, d->o.rows_max, d->o.out_max);
+    return d->ops->rooms_make != NULL ? d->ops->rooms_make(d->dev, &sizes, e) : OK;
+}
+
 static enum err copy_final_gain(struct decoder *d, struct error *e)
 {
     const size_t n = d->cfg.hidden;
@@ -376,11 +396,16 @@ enum err decoder_open(const struct weight_source *src, const struct model_config
     const uint64_t more = o->fit != NULL ? taken - MIN(taken, o->fit->weight_bytes) : 0;
     if (err == OK)
         err = check_room(o, before - MIN(before, more), e);
+    const bool takes_rest = d->ops->memory_free != NULL; /* otherwise what is too large fails before any work */
+    if (err == OK && !takes_rest)
+        err = make_kv(d, e);
+    if (err == OK)
+        err = make_rooms(d, e);
     if (err == OK)
         err = make_rope(d, e);
     if (err == OK)
         err = make_buffers(d, e);
-    if (err == OK)
+    if (err == OK && takes_rest)
         err = make_kv(d, e);
     if (err == OK)
         err = copy_final_gain(d, e);

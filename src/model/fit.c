@@ -139,15 +139,17 @@ static void measure_source(struct fit *f, const struct model_config *c, const st
     }
 }
 
-/* Of steps of so many rows, out of them with logits: see make_buffers. */
-static uint64_t buffers_of(const struct model_config *c, uint64_t rows, uint64_t out)
+/* Of steps of so many rows, out of them with logits: see make_buffers; and the device's own rooms. */
+static uint64_t buffers_of(const struct model_config *c, const struct ops *ops, uint64_t rows, uint64_t out)
 {
     const uint64_t q = (uint64_t)c->n_heads * c->head_dim, top_k = c->n_experts > 0 ? c->n_experts_used : 1;
     const uint64_t ffn = c->n_experts > 0 ? c->expert_ffn : c->ffn, hidden = c->hidden;
     const uint64_t scratch = MAX(q + (uint64_t)2 * c->n_kv_heads * c->head_dim, MAX(2 * ffn, hidden) * top_k);
     const uint64_t floats = hidden + q + scratch + 2 * top_k, acts = hidden + q + ffn * top_k;
     const uint64_t of_row = floats * sizeof(float) + acts * ACT_BYTES + ROW_BYTES;
-    return rows * of_row + out * (c->vocab * sizeof(float) + hidden * ACT_BYTES + OUT_BYTES) + MODEL_BYTES;
+    const struct step_sizes sizes = decoder_step_sizes(c, (uint32_t)rows, (uint32_t)out);
+    const uint64_t rooms = ops != NULL && ops->rooms_bytes != NULL ? ops->rooms_bytes(&sizes) : 0;
+    return rows * of_row + out * (c->vocab * sizeof(float) + hidden * ACT_BYTES + OUT_BYTES) + MODEL_BYTES + rooms;
 }
 
 /* What the matrices will be computed as. */
@@ -187,7 +189,7 @@ enum err fit_measure(struct fit *f, const struct model_config *c, const struct m
     for (uint32_t i = 0; i < c->n_layers; i++)
         local = local || c->layer_is_local[i];
     f->rope_token_bytes = (uint64_t)c->rope.dims * sizeof(float) * (local ? 2 : 1);
-    f->buffer_bytes = buffers_of(c, w->rows, w->out_rows);
+    f->buffer_bytes = buffers_of(c, w->ops, w->rows, w->out_rows);
     f->main_dtype = source != NULL ? main_dtype_of(c, source) : w->dummy_dtype;
     TRY(choose_dtype(f, w, e));
     if (source != NULL)
@@ -256,7 +258,7 @@ static struct fit with_rows(const struct fit *f, uint32_t rows)
     g.wants.rows = rows;
     g.wants.seqs = MIN(f->wants.seqs, rows);
     g.wants.out_rows = MAX(g.wants.seqs, SERVING_OUT_MIN);
-    g.buffer_bytes = buffers_of(f->config, rows, g.wants.out_rows);
+    g.buffer_bytes = buffers_of(f->config, f->wants.ops, rows, g.wants.out_rows);
     return g;
 }
 

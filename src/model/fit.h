@@ -31,8 +31,8 @@ struct fit_wants {
 struct fit {
     uint64_t n_params, weight_bytes;      /* all of the model */
     uint64_t active_params, active_bytes; /* what computing one token multiplies by, and reads */
-    enum dtype main_dtype;                /* most of the weight bytes are of it, as they are stored */
-    enum dtype work_dtype;                /* and as they are computed: the same, F8_E4M3 made of it, or BF16 of F8 */
+    enum dtype main_dtype; /* most of the weight bytes are of it, as they are stored; INT8 counts as Q8_0 */
+    enum dtype work_dtype; /* and as they are computed: the same, F8_E4M3 made of it, or BF16 of F8 */
     enum dtype kv_dtype;
     uint64_t kv_token_bytes;   /* one token in the KV cache, all layers */
     uint64_t buffer_bytes;     /* activations and logits of a step, rather too much; rope tables apart */

@@ -80,6 +80,9 @@ uint64_t decoder_weight_bytes(const struct decoder *d); /* matrices only, as sto
 uint64_t decoder_block_bytes(const struct decoder *d);
 struct kv_cache *decoder_kv(struct decoder *d); /* its n_blocks: blocks_least or more */
 
+/* What a device sizes its rooms by. */
+struct step_sizes decoder_step_sizes(const struct model_config *cfg, uint32_t rows_max, uint32_t out_max);
+
 /* Bytes one KV block takes, before anything is opened. ERR_UNSUPPORTED when head_dim does not fit the dtype. */
 enum err decoder_kv_block_bytes(const struct model_config *cfg, enum dtype kv_dtype, uint32_t block_tokens,
     uint64_t *bytes, struct error *e) MUST_CHECK;

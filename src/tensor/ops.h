@@ -348,6 +348,13 @@ struct describe_args {
 };
 #define DESCRIBE_BYTES 512
 
+/* What the rooms of a device are sized by: its steps, and the model that they compute. */
+struct step_sizes {
+    uint32_t rows_max, out_max; /* as dev_options' */
+    uint32_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim;
+    uint32_t n_experts, top_k; /* 0 without a mixture */
+};
+
 struct ops {
     const char *name;    /* "cpu-ref", "cpu-avx2", "cuda" */
     uint64_t kv_dtypes;  /* bit 1 << dtype: what a KV cache may be */
@@ -427,6 +434,11 @@ struct ops {
      * wrongly. */
     uint64_t (*memory_free)(void);
     uint64_t spare_bytes;
+
+    /* Where steps need more memory than they are given: what it takes, in bytes, and taking it, when all weights are
+     * bound; from then on no step takes any. Both or none. */
+    uint64_t (*rooms_bytes)(const struct step_sizes *s);
+    enum err (*rooms_make)(struct dev *d, const struct step_sizes *s, struct error *e);
 };
 
 #endif

@@ -69,9 +69,23 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     return card.inner->dev_open(o, out, e);
 }
 
+/* As large as the logits, and taken when the weights are there. */
+static uint64_t rooms_bytes(const struct step_sizes *s)
+{
+    return (uint64_t)s->out_max * s->vocab * sizeof(float) + s->rows_max * sizeof(uint32_t);
+}
+
+static enum err rooms_make(struct dev *d, const struct step_sizes *s, struct error *e)
+{
+    TRY(take(rooms_bytes(s), e));
+    note(d, rooms_bytes(s));
+    return OK;
+}
+
 static void dev_close(struct dev *d)
 {
     card.used -= OPEN_BYTES;
+    give(d);
     card.inner->dev_close(d);
 }
 
@@ -127,6 +141,8 @@ static const struct ops *small_card(void)
     card.table = *card.inner;
     card.table.memory_free = memory_free;
     card.table.spare_bytes = SPARE;
+    card.table.rooms_bytes = rooms_bytes;
+    card.table.rooms_make = rooms_make;
     card.table.dev_open = dev_open;
     card.table.dev_close = dev_close;
     card.table.dev_alloc = dev_alloc;
