@@ -181,15 +181,15 @@ static bool make_rooms(struct dev *d, const struct step_sizes *s)
 
 static uint64_t rooms_bytes(const struct step_sizes *s)
 {
-    cudaDeviceProp prop;
+    struct cuda_card card = {};
     struct dev *d = (struct dev *)mem_zalloc(sizeof *d);
     if (d == NULL)
         return 0; /* nobody will get far */
     d->rows_max = s->rows_max;
     d->out_max = s->out_max;
     d->is_counting = true;
-    if (cudaGetDeviceProperties(&prop, 0) == cudaSuccess)
-        d->n_sms = (uint32_t)prop.multiProcessorCount;
+    cuda_describe(0, &card);
+    d->n_sms = card.n_units;
     make_rooms(d, s);
     const uint64_t bytes = d->room_bytes;
     mem_free(d->resident);
