@@ -334,7 +334,8 @@ void reader_client_left(struct reader *r);
 
 /* ---- routes ---- */
 
-const char *health_name(struct server *s); /* "ready", "starting", "draining", "failed", "stuck" */
+const char *health_name(struct server *s);                      /* "ready", "starting", "draining", "failed", "stuck" */
+bool health_has_failed(struct server *s, struct api_error *ae); /* the engine; then ae says so */
 
 call_fn route_chat, route_chat_render, route_messages, route_messages_count, route_completions, route_embeddings,
     route_models, route_model, route_tokenize, route_detokenize, route_health, route_livez, route_readyz,

@@ -548,9 +548,7 @@ static bool check_phase(struct call *c, struct api_error *ae)
         ae->retry_s = 5;
         return false;
     }
-    if (c->route->works && engine_state(s->serving->engine) == ENGINE_FAILED)
-        return api_fail(ae, 503, NULL, "the engine has failed");
-    return true;
+    return !c->route->works || !health_has_failed(s, ae);
 }
 
 static void preflight(struct call *c)

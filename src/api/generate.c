@@ -190,9 +190,7 @@ static void note_bad_end(struct generation *g, const struct request *r, int end)
     default:
         LOG(g->net->s->o.log, LOG_ERROR, "http", "generation failed", log_cstr("id", g->call->id),
             log_cstr("why", r->error.text));
-        if (engine_state(g->net->s->serving->engine) == ENGINE_FAILED)
-            api_fail(&g->failure, 503, NULL, "the engine has failed");
-        else
+        if (!health_has_failed(g->net->s, &g->failure))
             api_fail(&g->failure, 500, NULL, "the model failed to answer this request");
     }
 }
@@ -454,7 +452,7 @@ static bool submit_all(struct generation *g, struct api_error *ae)
         } else if (err == ERR_CANCELLED) {
             api_fail(ae, 503, NULL, "the server is stopping");
             ae->retry_s = 1;
-        } else
+        } else if (!health_has_failed(g->net->s, ae)) /* it may have, since the call was let in */
             api_fail_err(ae, &e, NULL);
         return false;
     }

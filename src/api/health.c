@@ -23,6 +23,14 @@ const char *health_name(struct server *s)
     return names[health_of(s)];
 }
 
+bool health_has_failed(struct server *s, struct api_error *ae)
+{
+    if (engine_state(s->serving->engine) != ENGINE_FAILED)
+        return false;
+    api_fail(ae, 503, NULL, "the engine has failed");
+    return true;
+}
+
 static void reply(struct call *c, bool green)
 {
     struct buf *b = &c->net->scratch;

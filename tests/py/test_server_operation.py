@@ -474,6 +474,18 @@ def test_an_allocation_that_fails_is_an_answer(n):
         assert q.post("/v1/completions", prompt="x", max_tokens=1)[0] == 200
 
 
+def test_calls_that_were_let_in_before_the_device_failed_hear_of_it():
+    """Large bodies are parsed one after the other: when the first one's step fails, others still wait for that."""
+    q = Quern("--fault", "device:9")
+    body = json.dumps({"prompt": "x", "max_tokens": 400, "ignore_eos": True, "ids": list(range(300000))}).encode()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        ends = list(pool.map(lambda _: q.call("/v1/completions", body), range(8)))
+    assert q.process.wait(20) == 1
+    said = {(status, answer["error"]["message"]) for status, _, answer in ends}
+    assert (503, "the engine has failed") in said and said <= {(503, "the engine has failed"),
+                                                               (503, "the server is stopping")}, said
+
+
 def test_a_device_that_fails_answers_everybody_and_ends_the_process():
     """Streams that run get an error event, requests that run or wait a 503; probes say so; the exit status is for the
     supervisor."""
