@@ -72,13 +72,7 @@ static enum err estimate_memory(struct inspect *x, const struct options *o, stru
     x->memory_bytes = o->memory_bytes != 0 ? o->memory_bytes : machine_memory_bytes();
     x->kv_known = c->arch_known && x->max_len != 0;
     if (x->kv_known) {
-        const struct dtype_info *info = dtype_info(x->kv_dtype);
-        if (c->head_dim % info->block_elems != 0)
-            return FAIL(e, ERR_INVALID,
-                "option --kv-cache-dtype: %s comes in blocks of %u and the model's heads have %u", info->name,
-                info->block_elems, c->head_dim);
-        const uint64_t head_bytes = c->head_dim / info->block_elems * (uint64_t)info->block_bytes;
-        const uint64_t token_bytes = mul_sat(2 * head_bytes, c->n_kv_heads);
+        const uint64_t token_bytes = mul_sat(2 * (uint64_t)kv_row_bytes(x->kv_dtype, c->head_dim), c->n_kv_heads);
         uint64_t tokens = 0; /* of all layers of one sequence */
         for (uint32_t i = 0; i < c->n_layers; i++)
             tokens += c->layer_is_local[i] && c->window != 0 ? MIN(x->max_len, c->window) : x->max_len;

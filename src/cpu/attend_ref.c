@@ -3,6 +3,7 @@
  * does not matter. */
 #include "cpu/cpu_int.h"
 #include "tensor/fmath.h"
+#include "tensor/quant.h"
 
 #include <math.h>
 #include <string.h>
@@ -44,6 +45,18 @@ void key_put(const struct kv_layer *layer, unsigned char *head, uint32_t token, 
 /* ---- attention ------------------------------------------------------------------------------------------------------
  */
 
+static void load_row(enum dtype dtype, const unsigned char *row, float *x, uint32_t n)
+{
+    const struct dtype_info *info = dtype_info(dtype);
+    const uint32_t whole = n / info->block_elems * info->block_elems;
+    info->dequant(row, x, whole);
+    if (whole < n) {
+        float last[QK];
+        info->dequant(row + whole / QK * info->block_bytes, last, QK);
+        memcpy(x + whole, last, (n - whole) * sizeof *x);
+    }
+}
+
 /* Positions lo .. hi-1 of one kv head, keys and values, as f32 rows of head_dim. */
 static void load_tile(struct worker *w, const struct attend_tile *t, uint32_t lo, uint32_t hi)
 {
@@ -51,15 +64,15 @@ static void load_tile(struct worker *w, const struct attend_tile *t, uint32_t lo
     const struct kv_cache *kv = t->kv;
     const uint32_t n = t->args->head_dim;
     const uint32_t *table = t->batch->tables[layer->group] + t->seq->table_at;
-    dequant_fn *dequant = dtype_info(layer->dtype)->dequant;
     for (uint32_t p = lo; p < hi; p++) {
         const unsigned char *block = kv->blocks + (uint64_t)table[p / kv->block_tokens] * kv->block_bytes;
         const uint64_t head = (uint64_t)t->kv_head * kv->block_tokens * layer->row_bytes;
         const uint32_t token = p % kv->block_tokens;
         unsigned char key[HEAD_DIM_MAX * sizeof(float)];
         key_get(layer, block + layer->k_at + head, token, key);
-        dequant(key, w->k + (size_t)(p - lo) * n, n);
-        dequant(block + layer->v_at + head + (size_t)token * layer->row_bytes, w->v + (size_t)(p - lo) * n, n);
+        const unsigned char *value = block + layer->v_at + head + (size_t)token * layer->row_bytes;
+        load_row(layer->dtype, key, w->k + (size_t)(p - lo) * n, n);
+        load_row(layer->dtype, value, w->v + (size_t)(p - lo) * n, n);
     }
 }
 

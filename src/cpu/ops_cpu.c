@@ -1,6 +1,7 @@
 /* The ops on the CPU: how each is cut into tiles for the worker team. Tiles are output columns or rows, never parts of
  * a sum, and a tile finishes what it made (bias, rope, KV write, activation, quantisation) while it is in cache. */
 #include "cpu/cpu_int.h"
+#include "tensor/quant.h"
 
 #include <math.h>
 #include <string.h>
@@ -222,12 +223,14 @@ static void round_row(const struct kv_layer *layer, const float *x, unsigned cha
         info->quant(x, to, n);
         return;
     }
-    for (uint32_t at = 0; at < n; at += info->block_elems, to += info->block_bytes) {
+    for (uint32_t at = 0; at < n; at += QK, to += info->block_bytes) {
+        float group[QK] = {0};
+        memcpy(group, x + at, MIN(n - at, (uint32_t)QK) * sizeof *x);
         bool fits = true;
-        for (uint32_t i = 0; i < info->block_elems; i++)
-            fits = fits && fabsf(x[at + i]) <= info->quant_max;
+        for (uint32_t i = 0; i < QK; i++)
+            fits = fits && fabsf(group[i]) <= info->quant_max;
         if (fits) {
-            info->quant(x + at, to, info->block_elems);
+            info->quant(group, to, QK);
         } else {
             memset(to, 0, info->block_bytes);
             memcpy(to, &(uint16_t){F16_NAN}, sizeof(uint16_t)); /* Q8_0 and Q4_0 begin with their scale */

@@ -96,7 +96,7 @@ __device__ __forceinline__ uint32_t q8_value_at(uint32_t head_dim, uint32_t p, u
 
 __device__ __forceinline__ uint32_t q8_scale_at(uint32_t head_dim, uint32_t p, uint32_t i)
 {
-    return 16 * head_dim + (p * (head_dim / 32) + i / 32) * 2;
+    return 16 * head_dim + (p * ((head_dim + 31) / 32) + i / 32) * 2;
 }
 
 /* cap * tanh(s / cap), in units of log2 like every score: two special functions, no branches. */

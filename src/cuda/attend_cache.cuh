@@ -4,7 +4,8 @@
  *   F16, BF16  rows of D elements
  *   F8         rows of D bytes, e4m3; made f16 behind the load, which is exact
  *   Q8         16 rows of D signed bytes; then, for each of the 16 positions, an f16 scale per 32 elements. These are
- *              the bytes of 16 rows of Q8_0 in another order, so that whatever is asked for at once is aligned
+ *              the bytes of 16 rows of Q8_0 in another order, so that whatever is asked for at once is aligned; of
+ *              what is left of the last 32 only those that there are
  *
  * Bytes are loaded as matrices of 16-bit words, each of which is two neighbours of a row. So a lane holds other
  * elements than with 16-bit caches, and both products are told so: in the first, elements 4t .. 4t+3 of each 16 are the
@@ -50,7 +51,7 @@ template <class C, int D, int N> struct CacheRows {
     static constexpr int ELEMENT = C::BYTES ? 1 : 2;
     /* an odd number of 16 bytes, so that no two of 8 rows meet in a bank */
     static constexpr int ROW = (D * ELEMENT / 16 | 1) * 16;
-    static constexpr int SCALES = D / 32;
+    static constexpr int SCALES = (D + 31) / 32;
     static constexpr int ROOM = N * ROW + (C::SCALED ? (N * SCALES * 2 + 15) / 16 * 16 : 0); /* bytes */
     static constexpr int PIECES = D * ELEMENT;                                               /* of 16 bytes: 16 rows */
     static_assert(D % 16 == 0 && N % 16 == 0);
@@ -230,10 +231,7 @@ template <class C, class V> void attend_size(const struct attend_job *j, V &&v)
 {
     switch (j->head_dim) {
     case 64: v(C(), HeadSize<64>()); break;
-    case 80:
-        if constexpr (!C::SCALED) /* groups of 32 do not fit */
-            v(C(), HeadSize<80>());
-        break;
+    case 80: v(C(), HeadSize<80>()); break;
     case 96: v(C(), HeadSize<96>()); break;
     case 128: v(C(), HeadSize<128>()); break;
     default: v(C(), HeadSize<256>()); break;

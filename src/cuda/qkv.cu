@@ -48,11 +48,12 @@ __device__ static unsigned char *head_at(const struct skinny_heads &h, uint32_t 
            ((uint64_t)local * h.block_tokens + (h.kv_dtype == DTYPE_Q8_0 ? at / 16 * 16 : at)) * h.row_bytes;
 }
 
-/* A Q8_0 group of the cache: 32 elements, one a lane. at: of its position, counted in its 16. */
+/* A Q8_0 group of the cache: up to 32 elements, one a lane. at: of its position, counted in its 16. */
 __device__ static void store_group(unsigned char *to, uint32_t head_dim, uint32_t at, uint32_t i, float x)
 {
     const float most = largest<32>(fabsf(x)), inverse = most > 0.0f ? 127.0f / most : 0.0f;
-    to[q8_value_at(head_dim, at, i)] = (unsigned char)__float2int_rn(x * inverse);
+    if (i < head_dim)
+        to[q8_value_at(head_dim, at, i)] = (unsigned char)__float2int_rn(x * inverse);
     if (i % 32 == 0)
         *(__half *)(to + q8_scale_at(head_dim, at, i)) = __float2half_rn(most / 127.0f);
 }
@@ -64,11 +65,15 @@ __device__ static void store_head(
     if (slot == KV_SLOT_NONE)
         return;
     unsigned char *to = head_at(h, slot, local, is_k);
+    if (h.kv_dtype == DTYPE_Q8_0) {
+        for (uint32_t first = 0; first < h.head_dim; first += 32) {
+            const uint32_t i = first + threadIdx.x % 32;
+            store_group(to, h.head_dim, slot % 16, i, i < h.head_dim ? head[i] : 0.0f);
+        }
+        return;
+    }
     for (uint32_t i = threadIdx.x % 32; i < h.head_dim; i += 32)
-        if (h.kv_dtype == DTYPE_Q8_0)
-            store_group(to, h.head_dim, slot % 16, i, head[i]);
-        else
-            float_store(to, i, h.kv_dtype, head[i]);
+        float_store(to, i, h.kv_dtype, head[i]);
 }
 
 /* Rounded as end_heads does it. */

@@ -66,15 +66,10 @@ struct weight_source decoder_file_source(const struct model_source *s)
 enum err decoder_kv_block_bytes(
     const struct model_config *cfg, enum dtype kv_dtype, uint32_t block_tokens, uint64_t *bytes, struct error *e)
 {
-    size_t row;
     if (kv_dtype != DTYPE_F32 && kv_dtype != DTYPE_F16 && kv_dtype != DTYPE_BF16 && kv_dtype != DTYPE_Q8_0 &&
         kv_dtype != DTYPE_Q4_0 && kv_dtype != DTYPE_F8_E4M3)
         return FAIL(e, ERR_UNSUPPORTED, "a KV cache of type %s", dtype_name(kv_dtype));
-    if (dtype_bytes(kv_dtype, cfg->head_dim, &row, NULL) != OK)
-        return FAIL(e, ERR_UNSUPPORTED,
-            "a KV cache of type %s needs heads of a multiple of %u elements; this model has %u", dtype_name(kv_dtype),
-            dtype_info(kv_dtype)->block_elems, cfg->head_dim);
-    *bytes = (uint64_t)row * 2 * cfg->n_kv_heads * cfg->n_layers * block_tokens;
+    *bytes = (uint64_t)kv_row_bytes(kv_dtype, cfg->head_dim) * 2 * cfg->n_kv_heads * cfg->n_layers * block_tokens;
     return OK;
 }
 
@@ -93,17 +88,14 @@ static enum err make_kv(struct decoder *d, struct error *e)
 {
     const struct model_config *c = &d->cfg;
     uint64_t block_bytes;
-    size_t row_bytes;
     if (d->o.block_tokens == 0 || d->o.block_tokens % 16 != 0)
         return FAIL(e, ERR_INVALID, "block size %u is not a multiple of 16", d->o.block_tokens);
     TRY(decoder_kv_block_bytes(c, d->o.kv_dtype, d->o.block_tokens, &block_bytes, e));
-    TRY(dtype_bytes(d->o.kv_dtype, c->head_dim, &row_bytes, e));
+    const uint32_t row_bytes = kv_row_bytes(d->o.kv_dtype, c->head_dim);
     const uint64_t part = (uint64_t)row_bytes * c->n_kv_heads * d->o.block_tokens;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        d->layers[i].kv = (struct kv_layer){.dtype = d->o.kv_dtype,
-            .row_bytes = (uint32_t)row_bytes,
-            .k_at = 2 * part * i,
-            .v_at = 2 * part * i + part};
+        d->layers[i].kv = (struct kv_layer){
+            .dtype = d->o.kv_dtype, .row_bytes = row_bytes, .k_at = 2 * part * i, .v_at = 2 * part * i + part};
     d->kv = (struct kv_cache){
         .n_blocks = blocks_that_fit(d, block_bytes), .block_tokens = d->o.block_tokens, .block_bytes = block_bytes};
     for (;;) {

@@ -91,14 +91,20 @@ struct batch {
 
 /* Where one layer's keys and values lie inside a block: [kv head][token][D], K then V. A row is one head of one token;
  * its dtype is F32, F16, BF16, F8_E4M3, Q8_0 or Q4_0 (the last two quantised per token and head in groups of 32, when
- * it is written). A backend may lay the keys, and the values, of each 16 tokens of a head out in another order within
- * their bytes: everybody else copies whole blocks. */
+ * it is written; what a head of 80 leaves of its last group is zeros). A backend may lay the keys, and the values, of
+ * each 16 tokens of a head out in another order within their bytes: everybody else copies whole blocks. */
 struct kv_layer {
     uint32_t group; /* which block table */
     enum dtype dtype;
     uint32_t row_bytes;  /* of D elements */
     uint64_t k_at, v_at; /* bytes from the start of the block */
 };
+
+static inline uint32_t kv_row_bytes(enum dtype dtype, uint32_t head_dim)
+{
+    const struct dtype_info *info = dtype_info(dtype);
+    return (head_dim + info->block_elems - 1) / info->block_elems * info->block_bytes;
+}
 
 struct kv_cache {
     unsigned char *blocks; /* [n_blocks][block_bytes] */

@@ -39,7 +39,7 @@ static float number(uint32_t who, uint32_t pos, uint32_t head, uint32_t i, uint3
 
 static uint32_t row_bytes_of(const shape &c)
 {
-    return c.kv == DTYPE_Q8_0 ? c.head_dim / 32 * 34 : c.kv == DTYPE_F8_E4M3 ? c.head_dim : 2 * c.head_dim;
+    return kv_row_bytes(c.kv, c.head_dim);
 }
 
 /* A row of the cache: its elements as bytes, its scales, and what they are worth. */
@@ -58,8 +58,8 @@ static stored make_row(const shape &c, uint32_t who, uint32_t pos, uint32_t head
         uint16_t bits = 0;
         if (c.kv == DTYPE_Q8_0 && i % 32 == 0) {
             float most = 0.0f;
-            for (uint32_t k = 0; k < 32; k++)
-                most = std::max(most, std::fabs(number(who, pos, head, i + k, kind)));
+            for (uint32_t k = i; k < std::min(i + 32, c.head_dim); k++)
+                most = std::max(most, std::fabs(number(who, pos, head, k, kind)));
             r.scales.push_back(__float2half_rn(most / 127.0f));
             scale = most / 127.0f;
         }
@@ -431,7 +431,8 @@ static const shape shapes[] = {{8, 2, 64, 0, 16, 0.0f, DTYPE_F16}, {8, 2, 128, 0
     {4, 2, 80, 100, 16, 0.0f, DTYPE_F16}, {7, 1, 64, 40, 16, 30.0f, DTYPE_F16}, {8, 2, 128, 0, 48, 0.0f, DTYPE_BF16},
     {8, 2, 128, 0, 16, 0.0f, DTYPE_F8_E4M3}, {4, 2, 80, 100, 16, 0.0f, DTYPE_F8_E4M3},
     {7, 1, 64, 40, 48, 30.0f, DTYPE_F8_E4M3}, {2, 1, 256, 0, 16, 0.0f, DTYPE_F8_E4M3},
-    {8, 2, 128, 0, 16, 0.0f, DTYPE_Q8_0}, {4, 2, 96, 100, 32, 20.0f, DTYPE_Q8_0}, {7, 1, 64, 40, 16, 0.0f, DTYPE_Q8_0}};
+    {8, 2, 128, 0, 16, 0.0f, DTYPE_Q8_0}, {4, 2, 96, 100, 32, 20.0f, DTYPE_Q8_0}, {7, 1, 64, 40, 16, 0.0f, DTYPE_Q8_0},
+    {4, 2, 80, 0, 48, 0.0f, DTYPE_Q8_0}};
 
 static void check_all_near()
 {

@@ -73,7 +73,7 @@ struct shape {
     }
     uint32_t row_bytes() const
     {
-        return kv == DTYPE_Q8_0 ? head_dim / 32 * 34 : kv == DTYPE_F8_E4M3 ? head_dim : 2 * head_dim;
+        return kv_row_bytes(kv, head_dim);
     }
 };
 
@@ -266,11 +266,13 @@ int main()
                 const shape whole = {8, 2, 128, 128, rope, kv, true, unscaled};
                 const shape odd = {7, 1, 128, 128, rope, kv, true, unscaled};
                 const shape other = {4, 2, 64, 32, rope, kv, unscaled, unscaled};
+                const shape part = {4, 2, 80, 32, rope, kv, unscaled, unscaled};
                 for (const bool shorter : {false, true}) {
                     check_heads(whole, 40, shorter);
                     check_heads(odd, 21, shorter);
                     check_heads(other, 50, shorter);
                     check_heads(other, 4, shorter);
+                    check_heads(part, 19, shorter);
                 }
                 check_heads(unscaled ? whole : odd, 1030, !unscaled); /* many rows have a kernel of their own */
                 check_heads(unscaled ? odd : whole, 1030, true);

@@ -77,11 +77,6 @@ def test_context_beyond_the_models_is_refused(tmp_path):
     assert "513" in text and "512" in text
 
 
-def test_cache_type_that_does_not_fit_the_heads_is_refused(tmp_path):
-    text = refusal(make(tmp_path), kv_dtype="Q8_0", context=64)  # heads of 16
-    assert "Q8_0" in text and "32" in text and "16" in text
-
-
 def test_cache_of_a_weight_only_type_is_refused(tmp_path):
     assert "Q4_K" in refusal(make(tmp_path), kv_dtype="Q4_K", context=64)
 

@@ -115,7 +115,7 @@ def test_a_longer_context_of_longrope_takes_the_long_factors(case_of):
 # ones do, so that the cache shows. The next coarser cache breaks each bar.
 KV_BARS = {"F16": 1.2e-3, "BF16": 8e-3, "Q8_0": 2.5e-2, "Q4_0": 0.4}
 KV_WORSE = {"F16": "BF16", "BF16": "Q8_0", "Q8_0": "Q4_0"}
-KV_CASES = ["llama-head-dim", "qwen3", "gemma3"]  # heads of 32, which quantised caches need
+KV_CASES = ["llama-head-dim", "qwen3", "gemma3", "llama"]  # heads of 32; of 16, half a quantised group
 
 
 @pytest.mark.parametrize("name", KV_CASES)

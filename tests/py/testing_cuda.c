@@ -462,9 +462,8 @@ static bool attention_open(struct attention_run *a, const struct attention_case 
     enum dtype kv, uint32_t rows, uint32_t longest, float *w[3], float *identity)
 {
     const uint32_t q_n = c->n_heads * c->head_dim, kv_n = c->n_kv_heads * c->head_dim;
-    size_t row_bytes;
-    if (!rig_open(&a->r, name, rows, false) || dtype_bytes(kv, c->head_dim, &row_bytes, &a->r.e) != OK ||
-        !rig_weight(&a->r, weight, 1, q_n, c->hidden, w[0], &a->wq) ||
+    const uint32_t row_bytes = kv_row_bytes(kv, c->head_dim);
+    if (!rig_open(&a->r, name, rows, false) || !rig_weight(&a->r, weight, 1, q_n, c->hidden, w[0], &a->wq) ||
         !rig_weight(&a->r, weight, 1, kv_n, c->hidden, w[1], &a->wk) ||
         !rig_weight(&a->r, weight, 1, kv_n, c->hidden, w[2], &a->wv) ||
         !rig_weight(&a->r, DTYPE_F32, 1, q_n, q_n, identity, &a->same))
@@ -473,7 +472,7 @@ static bool attention_open(struct attention_run *a, const struct attention_case 
     a->blocks_each = (longest + c->block_tokens - 1) / c->block_tokens;
     const uint32_t n_blocks = c->n_seqs * a->blocks_each;
     const uint64_t part = (uint64_t)row_bytes * c->n_kv_heads * c->block_tokens;
-    a->layer = (struct kv_layer){.dtype = kv, .row_bytes = (uint32_t)row_bytes, .k_at = 0, .v_at = part};
+    a->layer = (struct kv_layer){.dtype = kv, .row_bytes = row_bytes, .k_at = 0, .v_at = part};
     a->kv = (struct kv_cache){.n_blocks = n_blocks, .block_tokens = c->block_tokens, .block_bytes = 2 * part};
     a->kv.blocks = rig_memory(r, NULL, 2 * part * n_blocks);
     void *nans = mem_aligned(64, 2 * part * n_blocks); /* what nobody wrote must not be read */

@@ -85,8 +85,8 @@ static void a_token_in_company_equals_the_token_alone_for_every_cache_and_shape(
         }
 }
 
-/* Heads that are not whole activation groups, which only float caches allow; and more query heads per kv head than one
- * tile carries. */
+/* Heads that are not whole groups, of activations or of the cache; and more query heads per kv head than one tile
+ * carries. */
 static void odd_heads_and_very_shared_heads_keep_the_law(void **state)
 {
     (void)state;
@@ -104,6 +104,10 @@ static void odd_heads_and_very_shared_heads_keep_the_law(void **state)
             .rounds = ROUNDS,
             .seed = 900};
         expect_same(rig.ops->name, "heads of 20", c.weight, c.kv, check_seqs(&rig, &c));
+        c.kv = DTYPE_Q8_0;
+        c.head_dim = 80;
+        expect_same(rig.ops->name, "heads of 80", c.weight, c.kv, check_seqs(&rig, &c));
+        c.kv = DTYPE_F16;
         c.n_heads = 70;
         c.n_kv_heads = 1;
         c.head_dim = 8;

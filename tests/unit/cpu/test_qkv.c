@@ -63,13 +63,12 @@ static void fill_table(float *table, uint32_t n_pos, uint32_t dims)
 
 static void world_init(struct world *w, const struct rig *rig, const struct setup *s, enum dtype kv, uint64_t seed)
 {
-    const struct dtype_info *info = dtype_info(kv);
     *w = (struct world){.rig = *rig, .s = s, .d = rig_open(rig, 2, T)};
     matrix_make(&w->wq, rig, w->d, DTYPE_F32, 1, Q * D, H, seed, true);
     matrix_make(&w->wk, rig, w->d, DTYPE_F32, 1, G * D, H, seed + 1, true);
     matrix_make(&w->wv, rig, w->d, DTYPE_F32, 1, G * D, H, seed + 2, false);
     w->in = acts_make(rig, w->d, T, H, ACT_F32);
-    w->layer = (struct kv_layer){.dtype = kv, .row_bytes = D / info->block_elems * info->block_bytes};
+    w->layer = (struct kv_layer){.dtype = kv, .row_bytes = kv_row_bytes(kv, D)};
     w->layer.k_at = 8;
     w->layer.v_at = 8 + (uint64_t)G * BT * w->layer.row_bytes;
     w->kv = (struct kv_cache){

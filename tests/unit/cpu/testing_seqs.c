@@ -58,9 +58,8 @@ static void hidden_row(const struct paged *p, uint32_t s, uint32_t pos, float *x
 static void make_cache(struct paged *p, uint32_t block_tokens, struct dice *dice)
 {
     const struct seq_check *c = p->c;
-    const struct dtype_info *info = dtype_info(c->kv);
     p->layer.dtype = c->kv;
-    p->layer.row_bytes = c->head_dim / info->block_elems * info->block_bytes;
+    p->layer.row_bytes = kv_row_bytes(c->kv, c->head_dim);
     const uint64_t part = (uint64_t)c->n_kv_heads * block_tokens * p->layer.row_bytes;
     p->layer.k_at = 32; /* another layer would lie before and behind */
     p->layer.v_at = 32 + part + 16;
