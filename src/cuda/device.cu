@@ -95,6 +95,7 @@ static enum err dev_open(const struct dev_options *o, struct dev **out, struct e
     struct cuda_card card = {};
     d->rows_max = o->rows_max;
     d->out_max = o->out_max;
+    d->weights_to_come = o->weight_bytes;
     d->fetch_bytes = (size_t)o->out_max * FETCH_EACH;
     d->fp8 = o->fp8;
     d->deterministic = o->deterministic;

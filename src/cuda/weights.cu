@@ -1,6 +1,8 @@
 /* Weights: taken from the file, laid out for the kernels, in slabs. Matrices bound one after the other lie behind each
  * other, so that q, k and v, or gate and up, are one matrix to a product: which saves launches, and is why weights are
- * cut from slabs and not allocated one by one. A slab is freed with its last weight. */
+ * cut from slabs and not allocated one by one. The first slab is as large as all weights where that is known, so that
+ * nothing is left over; without that, or where it was too little, they grow with what was taken. A slab is freed with
+ * its last weight. */
 extern "C" {
 #include "base/mem.h"
 #include "tensor/finite.h"
@@ -12,12 +14,32 @@ extern "C" {
 
 #define SLAB_LEAST    ((size_t)32 << 20)
 #define SLAB_MOST     ((size_t)1 << 30)
-#define SLAB_ALIGN    256
-#define STAGING_BYTES ((size_t)128 << 20)
+#define SLAB_PART     16 /* of what was taken, behind a count that was too little */
+#define STAGING_BYTES ((size_t)32 << 20)
 #define CONVERT_BYTES ((size_t)4 << 20) /* of rows that the host makes f16 before they are sent */
 
 /* ---- slabs ---------------------------------------------------------------------------------------------------------
  */
+
+static size_t slab_size(const struct dev *d, int kind, size_t bytes)
+{
+    const bool is_known = d->weights_to_come > 0;
+    size_t size = MIN(MAX((size_t)d->weight_bytes / (is_known ? SLAB_PART : 1), SLAB_LEAST), SLAB_MOST);
+    if (kind == 1)
+        size = (size_t)4 << 20;
+    else if (is_known && d->weight_bytes == 0)
+        size = (size_t)d->weights_to_come;
+    return MAX(size, bytes);
+}
+
+static void *slab_new(size_t bytes)
+{
+    void *p = NULL;
+    if (cudaMalloc(&p, bytes) == cudaSuccess)
+        return p;
+    cudaGetLastError();
+    return NULL;
+}
 
 /* Room for bytes behind what was taken last of that kind (0 matrices, 1 scales); which is a slab's index. */
 static enum err slab_take(struct dev *d, int kind, size_t bytes, uint32_t *which, unsigned char **out, struct error *e)
@@ -30,19 +52,15 @@ static enum err slab_take(struct dev *d, int kind, size_t bytes, uint32_t *which
             i++;
         if (i == SLABS_MAX)
             return FAIL(e, ERR_LIMIT, "weights in more than %d pieces of GPU memory", SLABS_MAX);
-        size_t size = kind == 1 ? (size_t)4 << 20 : MIN(MAX((size_t)d->weight_bytes, SLAB_LEAST), SLAB_MOST);
-        size = MAX(size, bytes);
-        void *p = NULL;
-        if (cudaMalloc(&p, size) != cudaSuccess) {
-            cudaGetLastError();
-            size = bytes; /* the last piece may be smaller */
-            if (cudaMalloc(&p, size) != cudaSuccess) {
-                cudaGetLastError();
-                size_t left = 0, all = 0;
-                cudaMemGetInfo(&left, &all);
-                return FAIL(e, ERR_NOMEM, "no GPU memory for weights: %zu MiB more are needed, %zu MiB of %zu are free",
-                    size >> 20, left >> 20, all >> 20);
-            }
+        size_t size = slab_size(d, kind, bytes);
+        void *p = slab_new(size);
+        if (p == NULL)
+            p = slab_new(size = bytes); /* the last piece may be smaller */
+        if (p == NULL) {
+            size_t left = 0, all = 0;
+            cudaMemGetInfo(&left, &all);
+            return FAIL(e, ERR_NOMEM, "no GPU memory for weights: %zu MiB more are needed, %zu MiB of %zu are free",
+                size >> 20, left >> 20, all >> 20);
         }
         s = &d->slabs[i];
         s->p = (unsigned char *)p;

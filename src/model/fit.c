@@ -316,6 +316,19 @@ static bool advise_steps(const struct fit *f, char *text, size_t bytes)
     return true;
 }
 
+/* With so many bytes of weights the smallest cache fits; one that was asked for may not. */
+static void add_cache(const struct fit *f, uint64_t weight_bytes, char *text, size_t bytes)
+{
+    char cache[96] = "";
+    struct fit g = *f;
+    size_t at = strlen(text);
+    g.weight_bytes = weight_bytes;
+    if ((f->reason == FIT_BY_OPTION || f->n_blocks != 0) && !is_within(&g) && advise_cache(&g, cache, sizeof cache))
+        at += (size_t)snprintf(text + at, bytes - at, ", and %s", cache);
+    if (f->reason == FIT_BY_MEMORY && f->n_blocks != 0 && strstr(cache, "--max-model-len") == NULL)
+        snprintf(text + at, bytes - at, ", and --max-model-len %u", f->context); /* else it would find room for more */
+}
+
 /* The same weights in fewer bits: made F8 while they are loaded, or as a file. */
 static bool advise_weights(const struct fit *f, char *text, size_t bytes)
 {
@@ -328,6 +341,7 @@ static bool advise_weights(const struct fit *f, char *text, size_t bytes)
         g.weight_bytes = f8.weight_bytes;
         if (g.weight_bytes < f->weight_bytes && is_within(&g)) {
             snprintf(text, bytes, "--quantization fp8, %s of weights", bytes_show(g.weight_bytes, size));
+            add_cache(f, g.weight_bytes, text, bytes);
             return true;
         }
     }
@@ -338,6 +352,7 @@ static bool advise_weights(const struct fit *f, char *text, size_t bytes)
         if (g.weight_bytes < f->weight_bytes && is_within(&g)) {
             snprintf(text, bytes, "a file of the same model in %s, %s of weights", dtype_name(others[i]),
                 bytes_show(g.weight_bytes, size));
+            add_cache(f, g.weight_bytes, text, bytes);
             return true;
         }
     }

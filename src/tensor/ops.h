@@ -326,9 +326,10 @@ static inline bool graph_is_worth(struct graph_key k)
 
 /* What a device is opened with; capacities bound every later call. */
 struct dev_options {
-    uint32_t threads;  /* CPU: worker team size, 0 = one per core */
-    uint32_t rows_max; /* most rows of one step */
-    uint32_t out_max;  /* most rows of one step that want logits */
+    uint32_t threads;      /* CPU: worker team size, 0 = one per core */
+    uint32_t rows_max;     /* most rows of one step */
+    uint32_t out_max;      /* most rows of one step that want logits */
+    uint64_t weight_bytes; /* that will be bound, by somebody's count; 0 = not known */
     bool deterministic;
     bool fp8;                /* keep float matrices as F8_E4M3 with a scale per output row; only where ops.has_fp8 */
     const char *choices_dir; /* where a device keeps what it has measured; NULL or "" = it measures nothing. Copied */

@@ -148,8 +148,10 @@ def test_model_larger_than_memory_is_refused_before_any_work(tmp_path, verb):
     layers = min(512, 3 * memory // 2 // each + 1)
     path = write_gguf(tmp_path / "huge.gguf", llama_fields(layers=layers, context=4096, **shape),
                       llama_tensors(layers=layers, weight=F16, **shape))
-    more = [] if layers < 512 else ["--memory", str(layers * each // 2)]
+    more = ["--memory", str(layers * each * 2 // 3)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if layers < 512:
+        fails(quern(verb[0], path, *verb[1:], input="x"), 1, "memory (weights", "are free: ")
     fails(quern(verb[0], path, *verb[1:], *more, input="x"), 1, "memory (weights",
           "are free: it fits with a file of the same model in Q8_0")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -92,10 +92,6 @@ static void what_is_named_fits(void **state)
         n_missing += !knows;
         assert_int_equal(knows, strstr(e.text, " are missing") == NULL);
         a.wants.out_rows = MAX(a.wants.seqs, 64u);
-        if (a.wants.fp8 || is_file) { /* the weights are what it says; a short context is left to choose */
-            a.max_model_len = MIN(a.max_model_len, 512u);
-            a.n_blocks = 0;
-        }
         if (knows)
             assert_ok(e, count(&a, cfg, &f, &e));
         else
