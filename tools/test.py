@@ -7,7 +7,7 @@ Stages, in the order in which they are cheapest to fail:
   sim     a thousand hours of a simulated server's life (bench/sim.c), every property checked at every step
   python  oracle and end-to-end tests (tests/py) against the release binary
   fuzz    every libFuzzer target on its seed corpus plus a short run; the canary must crash
-  cuda    compile the CUDA code where nvcc is present, and run its kernels emulated
+  cuda    compile the CUDA code where nvcc is present, run its kernels emulated and its host code on a made-up card
 
 Only the standard library is used. A stage that cannot run is a failure, not a skip; skips come from single tests and
 are printed with their reason.
@@ -195,10 +195,10 @@ def shards(files):
     return [x for x in lists if x]
 
 
-def run_pytest(files, report):
+def run_pytest(files, report, **env):
     report.unlink(missing_ok=True)
     return run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-rs", "--durations=10", "-p", "no:cacheprovider",
-                f"--junitxml={report}", *map(str, files)])
+                f"--junitxml={report}", *map(str, files)], env=os.environ | env)
 
 
 def count_pytest(result, report, tally):
@@ -277,14 +277,16 @@ def stage_fuzz(tally, args):
 
 def stage_cuda(tally, _args):
     """The CUDA room and what links it; the other rooms are those of release, which are compiled alike. Kernels run on
-    the host, emulated."""
+    the host, emulated; the program runs on a card that is made up."""
     if shutil.which("nvcc") is None:
         tally.skip("cuda build", "nvcc is not installed")
         return
     emulated = sorted(f.stem.replace("test", "cuda_emulated") for f in (ROOT / "tests" / "cuda").glob("test_*.cc"))
-    targets = ["quern", "quern_testing", "quern_speculative", "quern_structured_many", *emulated]
+    targets = ["quern", "quern_testing", "quern_speculative", "quern_structured_many", "quern_on_a_card", *emulated]
     if build("release", tally) and build("cuda-check", tally, targets):
         run_ctest("cuda-check", "^cuda/emulated_", os.environ, tally)
+        report, card = BUILD / "pytest-cuda.xml", BUILD / "cuda-check" / "tests" / "quern_on_a_card"
+        count_pytest(run_pytest([ROOT / "tests/cuda/test_card.py"], report, QUERN_BIN=str(card)), report, tally)
 
 
 STAGES = {"tidy": stage_tidy, "unit": stage_unit, "sim": stage_sim, "python": stage_python, "fuzz": stage_fuzz,

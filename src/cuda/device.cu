@@ -74,7 +74,8 @@ static enum err failure(const struct dev *d, struct error *e)
 {
     if (d->failed == 0)
         return OK;
-    const char *what = d->failed >= 1000 ? "cuBLASLt" : cudaGetErrorString((cudaError_t)d->failed);
+    const char *what = d->failed >= 1000 ? cublasLtGetStatusString((cublasStatus_t)(d->failed - 1000))
+                                         : cudaGetErrorString((cudaError_t)d->failed);
     return FAIL(e, ERR_INTERNAL, "the GPU failed in %s: %s (%d)", d->where, what, d->failed);
 }
 

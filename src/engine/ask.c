@@ -63,7 +63,7 @@ static bool add_bias(struct asks *a, struct sample_ask *k, const struct sample_p
     return to != NULL;
 }
 
-static bool add_history(struct asks *a, struct sample_ask *k, const struct sample_history *h)
+static bool add_ids(struct asks *a, struct sample_ask *k, const struct sample_history *h)
 {
     uint32_t *to = take(a, (size_t)h->n * 2, &k->history_at);
     for (uint32_t i = 0; to != NULL && i < h->cap; i++)
@@ -74,14 +74,31 @@ static bool add_history(struct asks *a, struct sample_ask *k, const struct sampl
     return to != NULL;
 }
 
-bool asks_add(struct asks *a, const struct slot_view *v, uint32_t i, uint32_t mask, bool is_forced, uint32_t row,
-    uint32_t top_max)
+static bool add_history(
+    struct asks *a, struct sample_ask *k, struct sample_history *h, const uint32_t *before, uint32_t n)
+{
+    bool was_new[SPEC_K_MAX] = {false};
+    if (h->cap == 0)
+        return true;
+    for (uint32_t i = 0; i < n; i++) {
+        was_new[i] = !sample_history_has(h, before[i]);
+        sample_history_add(h, before[i], true);
+    }
+    const bool has_room = add_ids(a, k, h);
+    for (uint32_t i = n; i-- > 0;)
+        sample_history_undo(h, before[i], was_new[i]);
+    return has_room;
+}
+
+bool asks_add(struct asks *a, const struct slot_view *v, const uint32_t *before, uint32_t i, uint32_t mask,
+    bool is_forced, uint32_t row, uint32_t top_max)
 {
     const struct slot_view at = slot_view_later(v, i);
     const struct sample_params *p = &at.choice->sample;
     const struct request_options *o = &at.request->o;
     const uint32_t n_words = a->n_words;
-    if (a->n == a->cap || p->typical_p < 1.0f || (i > 0 && at.choice->history.cap > 0))
+    assert(i <= SPEC_K_MAX);
+    if (a->n == a->cap || p->typical_p < 1.0f)
         return false;
     struct sample_ask *k = &a->ask[a->n];
     *k = (struct sample_ask){.seed = p->seed,
@@ -99,7 +116,7 @@ bool asks_add(struct asks *a, const struct slot_view *v, uint32_t i, uint32_t ma
         .n_top = MIN(o->n_top, top_max),
         .want_logprob = o->want_logprobs};
     if (!add_banned(a, k, at.banned, is_forced ? 0 : at.n_banned) || !add_bias(a, k, p) ||
-        !add_history(a, k, &at.choice->history)) {
+        !add_history(a, k, &at.choice->history, before, i)) {
         a->n_words = n_words;
         return false;
     }

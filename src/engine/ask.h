@@ -21,9 +21,10 @@ enum err asks_init(struct asks *a, uint32_t cap, uint32_t words_cap, struct erro
 void asks_fini(struct asks *a);
 void asks_clear(struct asks *a);
 
-/* The token i places behind the view's, from logits row `row`. False when the host has to choose: typical-p, a history
- * that guesses would change, or no room for its lists; then nothing was added. mask: its number, or SAMPLE_NO_MASK. */
-bool asks_add(struct asks *a, const struct slot_view *v, uint32_t i, uint32_t mask, bool is_forced, uint32_t row,
-    uint32_t top_max);
+/* The token i places behind the view's, from logits row `row`, as if `before` (i ids) had been chosen in between: they
+ * count for penalties, and the choice's history is as it was when this returns. False when the host has to choose:
+ * typical-p, or no room for its lists; then nothing was added. mask: its number, or SAMPLE_NO_MASK. */
+bool asks_add(struct asks *a, const struct slot_view *v, const uint32_t *before, uint32_t i, uint32_t mask,
+    bool is_forced, uint32_t row, uint32_t top_max);
 
 #endif

@@ -12,9 +12,10 @@
  * its own, and would catch up again. Nobody tells this file that a sequence has ended; a ticket that is not the slot's
  * any more says so. Full blocks are published, so sequences that begin alike catch up once.
  *
- * The choosing is that of the model's runner (choose.h), draws included. */
+ * The choosing is that of the model's runner (choose.h, or ask.h where the device chooses), draws included. */
+#include "base/limits.h"
 #include "base/mem.h"
-#include "engine/choose.h"
+#include "engine/ask.h"
 #include "engine/propose.h"
 #include "kv/kv.h"
 #include "model/model.h"
@@ -45,14 +46,17 @@ struct draft {
     uint64_t turn;
     uint32_t vocab; /* of the draft */
     struct sampler *sampler;
-    uint64_t *mask;            /* a bit per id of the model */
     struct grammar_walk *walk; /* behind what was guessed */
     float *row;                /* [vocab of the model], padded */
     uint32_t *ids;             /* [context_max] known tokens in one piece */
     uint32_t *best;            /* [seqs_max] */
-    uint32_t *out_ask;         /* [seqs_max] which ask an output row is of */
-    struct step step;          /* arrays below */
-    int32_t *token;            /* [rows_max] */
+    struct asks asks;          /* of a device that chooses by itself; cap 0: the host chooses */
+    struct sample_got *got;    /* [seqs_max] */
+    uint64_t *masks;           /* [seqs_max] of a step, where the device copies them from */
+    uint32_t n_masks;
+    uint32_t *out_ask; /* [seqs_max] which ask an output row is of */
+    struct step step;  /* arrays below */
+    int32_t *token;    /* [rows_max] */
     uint32_t *pos, *seq_of, *kv_slot, *out_row, *table;
     struct batch_seq *batch;
 };
@@ -224,31 +228,91 @@ static bool walk_guesses(struct draft *d, const struct slot_view *v, const struc
     return true;
 }
 
+/* The best of each row: sent after the step, or read where the host computes. */
+static enum err read_best(struct draft *d, struct error *e)
+{
+    if (!decoder_is_ahead(d->o.decoder))
+        return decoder_read_best(d->o.decoder, d->best, e);
+    decoder_send_best(d->o.decoder, 0);
+    return decoder_sent_best(d->o.decoder, 0, d->step.n_out, d->best, e);
+}
+
+/* Which ids the next guess may be; the bits are the last of d->masks. */
+static struct row_mask mask_of(struct draft *d, const struct slot_view *v)
+{
+    uint64_t *room = d->masks + (size_t)d->n_masks * ((d->o.vocab + 63) / 64);
+    return choose_mask(v, v->choice->walk != NULL ? d->walk : NULL, room, d->o.vocab);
+}
+
+/* Asked of the device; false: the host has to choose. */
+static bool ask_row(struct draft *d, const struct slot_view *v, const struct draft_seq *q, uint32_t i)
+{
+    const size_t words = (d->o.vocab + 63) / 64;
+    const struct row_mask mask = mask_of(d, v);
+    if (mask.bits != NULL)
+        memmove(d->masks + d->n_masks * words, mask.bits, words * sizeof *mask.bits);
+    const uint32_t number = mask.bits != NULL ? d->n_masks : SAMPLE_NO_MASK;
+    if (!asks_add(&d->asks, v, q->guess, q->n_guess, number, mask.is_forced, i, 0))
+        return false;
+    d->n_masks += mask.bits != NULL;
+    return true;
+}
+
+static enum err choose_row(struct draft *d, const struct slot_view *v, struct draft_seq *q, uint32_t i, struct error *e)
+{
+    struct sample_result got = {0};
+    const float *logits;
+    struct error nothing = {0};
+    TRY(read_row(d, i, &logits, e));
+    if (choose_token(d->sampler, logits, v, q->guess, q->n_guess, mask_of(d, v), 0, &got, &nothing) == OK)
+        q->guess[q->n_guess++] = got.id;
+    return OK;
+}
+
+/* Guesses of requests that want more than the best: asked of the device as far as it can choose. */
+static enum err choose_rows(struct draft *d, const struct spec_ask *asks, const struct slots *slots, struct error *e)
+{
+    d->n_masks = 0;
+    asks_clear(&d->asks);
+    for (uint32_t i = 0; i < d->step.n_out; i++) {
+        struct draft_seq *q = &d->seqs[asks[d->out_ask[i]].slot];
+        struct slot_view v;
+        slots->view(slots->ctx, asks[d->out_ask[i]].slot, &v);
+        if (v.request != NULL && walk_guesses(d, &v, q) && (d->asks.cap == 0 || !ask_row(d, &v, q, i)))
+            TRY(choose_row(d, &v, q, i, e));
+    }
+    if (d->asks.n == 0)
+        return OK;
+    decoder_sample(d->o.decoder,
+        &(struct decoder_asks){.ask = d->asks.ask,
+            .words = d->asks.words,
+            .masks = d->masks,
+            .n = d->asks.n,
+            .n_words = d->asks.n_words,
+            .n_masks = d->n_masks},
+        0, false);
+    TRY(decoder_sampled(d->o.decoder, 0, d->asks.n, d->got, NULL, e));
+    for (uint32_t k = 0; k < d->asks.n; k++) {
+        struct draft_seq *q = &d->seqs[asks[d->out_ask[d->asks.ask[k].row]].slot];
+        if (d->got[k].id != UINT32_MAX)
+            q->guess[q->n_guess++] = d->got[k].id;
+    }
+    return OK;
+}
+
 static enum err step_run(struct draft *d, const struct spec_ask *asks, const struct slots *slots, struct error *e)
 {
     if (d->step.n_rows == 0)
         return OK;
     TRY(decoder_step(d->o.decoder, &d->step, e));
-    if (d->step.n_out > 0 && d->step.want_best)
-        TRY(decoder_read_best(d->o.decoder, d->best, e));
+    if (d->step.n_out == 0)
+        return OK;
+    if (!d->step.want_best)
+        return choose_rows(d, asks, slots, e);
+    TRY(read_best(d, e));
     for (uint32_t i = 0; i < d->step.n_out; i++) {
-        const struct spec_ask *a = &asks[d->out_ask[i]];
-        struct draft_seq *q = &d->seqs[a->slot];
-        if (d->step.want_best) {
-            q->guess[q->n_guess++] = d->best[i];
-            continue;
-        }
-        struct sample_result got = {0};
-        struct slot_view v;
-        const float *logits;
-        struct error nothing = {0};
-        slots->view(slots->ctx, a->slot, &v);
-        TRY(read_row(d, i, &logits, e));
-        if (v.request == NULL || !walk_guesses(d, &v, q))
-            continue;
-        const struct row_mask mask = choose_mask(&v, v.choice->walk != NULL ? d->walk : NULL, d->mask, d->o.vocab);
-        if (choose_token(d->sampler, logits, &v, q->guess, q->n_guess, mask, 0, &got, &nothing) == OK)
-            q->guess[q->n_guess++] = got.id;
+        struct draft_seq *q = &d->seqs[asks[d->out_ask[i]].slot];
+        q->guess[q->n_guess++] = d->best[i];
     }
     return OK;
 }
@@ -347,10 +411,15 @@ static enum err draft_check(const struct proposer *p, struct error *e)
 static void draft_close(struct proposer *p)
 {
     struct draft *d = self(p);
+    if (d->asks.cap > 0)
+        decoder_host_free(d->o.decoder, d->masks);
+    else
+        mem_free(d->masks);
     decoder_close(d->o.decoder);
     kv_free(d->kv);
     sampler_free(d->sampler);
-    mem_free(d->mask);
+    asks_fini(&d->asks);
+    mem_free(d->got);
     mem_free(d->walk);
     mem_free(d->seqs);
     mem_free(d->open);
@@ -366,6 +435,22 @@ static void draft_close(struct proposer *p)
     mem_free(d->table);
     mem_free(d->batch);
     mem_free(d);
+}
+
+/* A device chooses where its ids are the model's. */
+static enum err make_choosing(struct draft *d, struct error *e)
+{
+    const struct draft_options *o = &d->o;
+    const size_t words = (o->vocab + 63) / 64;
+    if (decoder_is_ahead(o->decoder) && d->vocab == o->vocab) {
+        TRY(asks_init(&d->asks, o->seqs_max, ENGINE_ASK_WORDS, e));
+        d->got = mem_array(o->seqs_max, sizeof *d->got);
+        d->masks = decoder_host_new(o->decoder, o->seqs_max * words * sizeof *d->masks);
+    } else
+        d->masks = mem_array(words, sizeof *d->masks);
+    if (d->masks == NULL || (d->asks.cap > 0 && d->got == NULL))
+        return FAIL(e, ERR_NOMEM, "no memory for the masks of a draft of %u sequences", o->seqs_max);
+    return sampler_new(o->vocab, &d->sampler, e);
 }
 
 static enum err make_room(struct draft *d, struct error *e)
@@ -384,11 +469,10 @@ static enum err make_room(struct draft *d, struct error *e)
     d->out_row = mem_array(o->seqs_max, sizeof *d->out_row);
     d->table = mem_array(o->table_max, sizeof *d->table);
     d->batch = mem_array(o->seqs_max, sizeof *d->batch);
-    d->mask = mem_array((o->vocab + 63) / 64, sizeof *d->mask);
     d->walk = mem_zalloc(grammar_walk_bytes());
     if (d->seqs == NULL || d->open == NULL || d->row == NULL || d->ids == NULL || d->best == NULL ||
         d->out_ask == NULL || d->token == NULL || d->pos == NULL || d->seq_of == NULL || d->kv_slot == NULL ||
-        d->out_row == NULL || d->table == NULL || d->batch == NULL || d->mask == NULL || d->walk == NULL)
+        d->out_row == NULL || d->table == NULL || d->batch == NULL || d->walk == NULL)
         return FAIL(e, ERR_NOMEM, "no memory for a draft of %u sequences", o->seqs_max);
     d->step.token = d->token;
     d->step.pos = d->pos;
@@ -397,7 +481,7 @@ static enum err make_room(struct draft *d, struct error *e)
     d->step.table = d->table;
     d->step.kv_slot = d->kv_slot;
     d->step.out_row = d->out_row;
-    TRY(sampler_new(o->vocab, &d->sampler, e));
+    TRY(make_choosing(d, e));
     const struct kv_options kv = {.n_blocks = o->n_blocks,
         .block_tokens = o->block_tokens,
         .seqs_max = d->opens_max,

@@ -334,7 +334,7 @@ static void make_masks(struct fake_runner *f, const struct plan *p, const struct
         struct slot_view v;
         slots->view(slots->ctx, plan_seqs(p)[i].slot, &v);
         const bool wants = plan_seqs(p)[i].samples != 0 && v.request != NULL && v.choice->walk != NULL;
-        f->mask_row[i] = wants ? masks_add(f->beside, &v) : UINT32_MAX;
+        f->mask_row[i] = wants ? masks_add(f->beside, &v, v.choice->walk) : UINT32_MAX;
         n += wants;
     }
     masks_start(f->beside);

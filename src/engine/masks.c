@@ -18,6 +18,7 @@
 
 struct masks_row_job {
     struct slot_view view;
+    const struct grammar_walk *walk;
     struct mask_key key;
     uint32_t place;  /* in claims, or NO_PLACE */
     uint32_t maker;  /* the row that makes its mask */
@@ -101,10 +102,11 @@ void masks_clear(struct masks *m)
     atomic_store_explicit(&m->n_made, 0, memory_order_relaxed);
 }
 
-uint32_t masks_add(struct masks *m, const struct slot_view *v)
+uint32_t masks_add(struct masks *m, const struct slot_view *v, const struct grammar_walk *walk)
 {
     assert(m->n < m->rows_max && v->request != NULL);
     m->rows[m->n].view = *v;
+    m->rows[m->n].walk = walk;
     m->rows[m->n].place = NO_PLACE;
     return m->n++;
 }
@@ -130,12 +132,11 @@ static void make_row(void *ctx, uint32_t row, uint32_t worker)
 {
     struct masks *m = ctx;
     struct masks_row_job *j = &m->rows[row];
-    const struct grammar_walk *walk = j->view.choice->walk;
-    j->maker = choose_mask_key(&j->view, walk, m->vocab, &j->key) ? claim(m, row) : row;
+    j->maker = choose_mask_key(&j->view, j->walk, m->vocab, &j->key) ? claim(m, row) : row;
     if (j->maker == row) {
         j->number = atomic_fetch_add_explicit(&m->n_made, 1, memory_order_relaxed);
-        j->mask = choose_mask(&j->view, walk, m->room + (size_t)j->number * m->words, m->vocab);
-        j->none = choose_none(&j->view, walk, j->mask, m->vocab);
+        j->mask = choose_mask(&j->view, j->walk, m->room + (size_t)j->number * m->words, m->vocab);
+        j->none = choose_none(&j->view, j->walk, j->mask, m->vocab);
     }
     if (m->watch != NULL)
         m->watch(m->watch_ctx, row, worker);
@@ -166,7 +167,7 @@ uint32_t masks_none(const struct masks *m, uint32_t row)
 {
     assert(row < m->n);
     const struct masks_row_job *j = &m->rows[row], *maker = &m->rows[j->maker];
-    return maker == j ? j->none : choose_none(&j->view, j->view.choice->walk, maker->mask, m->vocab);
+    return maker == j ? j->none : choose_none(&j->view, j->walk, maker->mask, m->vocab);
 }
 
 uint32_t masks_number(const struct masks *m, uint32_t row)

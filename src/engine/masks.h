@@ -6,8 +6,7 @@
  *
  * Rows whose masks are known to be the same before they are made (choose_mask_key) share one.
  *
- * Masks look at the requests' walks where they are: between masks_start and masks_join or masks_wait nothing is
- * committed.
+ * Masks look at walks where they are: between masks_start and masks_join or masks_wait nothing is committed.
  *
  * Threads: the engine thread calls; nothing allocates after masks_new. */
 #ifndef ENGINE_MASKS_H
@@ -27,8 +26,9 @@ void masks_watch(struct masks *m, masks_fn *fn, void *ctx);
 uint32_t masks_threads(void); /* as many as make sense here, with the caller */
 
 void masks_clear(struct masks *m);
-/* A row of this view, which has a request. Its number comes back. */
-uint32_t masks_add(struct masks *m, const struct slot_view *v);
+/* A row of this view, which has a request. walk: where it stands, the choice's own unless guesses lie in between. Its
+ * number comes back. */
+uint32_t masks_add(struct masks *m, const struct slot_view *v, const struct grammar_walk *walk);
 void masks_start(struct masks *m);
 void masks_join(struct masks *m);
 uint64_t masks_wait(struct masks *m);                           /* instead of masks_join; ns that it slept */

@@ -158,10 +158,14 @@ void runner_make_jobs(struct model_runner *m, const struct plan *p, const struct
     m->n_jobs = p->n_out;
 }
 
-/* Is that the i-th guess of a sequence? */
+const uint32_t *runner_guesses(const struct plan *p, const struct plan_seq *s)
+{
+    return (const uint32_t *)(plan_token(p) + s->first_row + s->n_rows - s->n_spec);
+}
+
 bool runner_is_guessed(const struct plan *p, const struct plan_seq *s, uint32_t i, uint32_t id)
 {
-    return plan_token(p)[s->first_row + s->n_rows - s->n_spec + i] == (int32_t)id;
+    return runner_guesses(p, s)[i] == id;
 }
 
 /* The tokens of a sequence: one, or as many as its guesses hold and one more. */
@@ -260,6 +264,24 @@ static bool has_guesses(const struct row_job *j)
     return j->samples && j->seq->n_spec > 0;
 }
 
+/* Of a row, and of those behind it as far as its grammar takes the guesses: no other can be reached. */
+static void add_masks(struct model_runner *m, uint32_t out)
+{
+    struct row_job *j = &m->jobs[out];
+    const struct grammar_walk *walk = j->view.choice->walk;
+    j->mask_row = masks_add(m->beside, &j->view, walk);
+    for (j->n_masks = 1; m->later != NULL && j->n_masks <= j->seq->n_spec; j->n_masks++) {
+        struct grammar_walk *next = (struct grammar_walk *)(void *)(m->later + (out + j->n_masks) * m->walk_bytes);
+        const struct slot_view at = slot_view_later(&j->view, j->n_masks);
+        struct error e = {0};
+        grammar_walk_copy(next, walk);
+        if (grammar_accept(next, runner_guesses(m->plan, j->seq)[j->n_masks - 1], &e) != OK)
+            return;
+        masks_add(m->beside, &at, next);
+        walk = next;
+    }
+}
+
 static void start_masks(struct model_runner *m)
 {
     masks_clear(m->beside);
@@ -267,7 +289,7 @@ static void start_masks(struct model_runner *m)
         struct row_job *j = &m->jobs[i];
         j->has_mask = j->view.request != NULL && j->samples && j->view.choice->walk != NULL;
         if (j->has_mask)
-            j->mask_row = masks_add(m->beside, &j->view);
+            add_masks(m, i);
     }
     masks_start(m->beside);
 }
@@ -431,6 +453,7 @@ void model_runner_close(struct model_runner *m)
     mem_free(m->fetched);
     mem_free(m->masks);
     mem_free(m->walks);
+    mem_free(m->later);
     decoder_host_free(m->d, m->host);
     mem_free(m->seqs);
     mem_free(m->src);
@@ -486,7 +509,8 @@ static enum err make_room(struct model_runner *m, struct error *e)
             return FAIL(e, ERR_NOMEM, "no memory for the logits of %d rows", 2 * FETCH_ROWS);
         if (decoder_is_ahead(m->d)) {
             m->beside_room = decoder_host_new(m->d, (size_t)l->out_max * m->mask_words * sizeof *m->beside_room);
-            if (m->beside_room == NULL)
+            m->later = mem_array(l->out_max, m->walk_bytes);
+            if (m->beside_room == NULL || m->later == NULL)
                 return FAIL(e, ERR_NOMEM, "no memory for %u masks", l->out_max);
         }
         TRY(masks_new(l->out_max, m->vocab, m->n_workers, m->beside_room, &m->beside, e));

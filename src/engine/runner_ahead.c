@@ -6,7 +6,7 @@
  * step runs.
  *
  * What the device does not choose the host does, in sample, which then waits for the step: typical-p, scores of a
- * prompt, guesses under a grammar or penalties, hidden states. It says what it chose before the next step is launched.
+ * prompt, hidden states. It says what it chose before the next step is launched.
  *
  * Of a view nothing is kept after sample has returned: a request may have ended, and its memory gone, when wait is
  * called. */
@@ -75,29 +75,30 @@ static enum err ahead_forward(struct runner *r, const struct plan *p, const stru
 /* ---- sample -------------------------------------------------------------------------------------------------------
  */
 
-/* Rows of one sequence, asked of the device; false: not one of them is. */
+/* Rows of one sequence, asked of the device; false: not one of them is. Each is asked for as if the guesses before it
+ * were right: where one is not, those behind it are not looked at. */
 static bool ask_rows(struct model_runner *m, struct row_job *j, uint32_t out)
 {
     struct asks *a = &m->ahead->asks;
     const struct asks before = *a;
-    const struct grammar_walk *walk = j->view.choice->walk;
-    if (walk != NULL && j->seq->n_spec > 0)
-        return false;
     const uint64_t *allowed = j->view.request->o.allowed;
-    uint32_t mask = SAMPLE_NO_MASK;
-    if (j->has_mask)
-        mask = masks_number(m->beside, j->mask_row);
-    else if (allowed != NULL)
-        mask = masks_put(m->beside, allowed);
+    uint32_t mask = !j->has_mask && allowed != NULL ? masks_put(m->beside, allowed) : SAMPLE_NO_MASK;
+    bool is_forced = false;
     j->first_ask = a->n;
-    j->n_asks = j->seq->n_spec + 1;
-    j->none = j->has_mask ? masks_none(m->beside, j->mask_row) : STEP_ID_NONE;
-    for (uint32_t i = 0; i < j->n_asks; i++)
-        if (!asks_add(a, &j->view, i, mask, j->has_mask && j->mask.is_forced, out + i, m->l.top_max)) {
+    j->n_asks = j->has_mask ? j->n_masks : j->seq->n_spec + 1;
+    for (uint32_t i = 0; i < j->n_asks; i++) {
+        m->jobs[out + i].none = STEP_ID_NONE;
+        if (j->has_mask) {
+            mask = masks_number(m->beside, j->mask_row + i);
+            is_forced = masks_row(m->beside, j->mask_row + i).is_forced;
+            m->jobs[out + i].none = masks_none(m->beside, j->mask_row + i);
+        }
+        if (!asks_add(a, &j->view, runner_guesses(m->plan, j->seq), i, mask, is_forced, out + i, m->l.top_max)) {
             *a = before;
             j->n_asks = 0;
             return false;
         }
+    }
     return true;
 }
 
@@ -169,7 +170,7 @@ static void take_got(struct model_runner *m, const struct row_job *j)
         const struct sample_got *got = &a->got[j->first_ask + i];
         struct step_token *t = &m->tokens[j->i + i];
         t->slot = j->seq->slot;
-        t->id = got->id != UINT32_MAX ? got->id : j->none;
+        t->id = got->id != UINT32_MAX ? got->id : j[i].none;
         t->logprob = got->logprob;
         t->n_top = got->n_top;
         for (uint32_t k = 0; k < got->n_top; k++) {

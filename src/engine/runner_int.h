@@ -12,12 +12,13 @@ struct row_job { /* one output row; the first of a sequence with guesses stands 
     const struct plan_seq *seq;
     bool samples, has_mask;
     struct row_mask mask; /* of its first row, when it was made before the rows were there */
-    uint32_t mask_row;    /* its place among those */
-    const float *logits;  /* where they were fetched to; NULL: they lie where the device has them */
-    uint32_t i;           /* into the tokens or the prompts of the result; tokens of guesses follow */
+    uint32_t mask_row;    /* its place among those; behind it those of its guesses, where the device chooses */
+    uint32_t n_masks;
+    const float *logits; /* where they were fetched to; NULL: they lie where the device has them */
+    uint32_t i;          /* into the tokens or the prompts of the result; tokens of guesses follow */
     uint32_t pos;
     uint32_t first_ask, n_asks; /* of its tokens, when the device chooses */
-    uint32_t none;              /* what it means that nothing could be chosen */
+    uint32_t none;              /* of each row: what it means that nothing could be chosen */
     struct slot_view view;
 };
 
@@ -37,6 +38,7 @@ struct model_runner {
     uint64_t *masks;           /* [out_max][mask_words] */
     uint32_t mask_words;
     unsigned char *walks; /* [n_workers][walk_bytes]: for the grammars of sequences with guesses */
+    unsigned char *later; /* [out_max][walk_bytes]: where they stand behind each guess, for a device that chooses */
     size_t walk_bytes;
     struct masks *beside;  /* NULL where logits need not be fetched */
     uint64_t *beside_room; /* the device copies them from there; NULL where it does not choose */
@@ -70,6 +72,7 @@ enum err runner_forward(
     struct model_runner *m, const struct plan *p, const int32_t *token, bool wants_best, struct error *e) MUST_CHECK;
 bool runner_all_greedy(const struct plan *p, const struct slots *slots);
 void runner_make_jobs(struct model_runner *m, const struct plan *p, const struct slots *slots);
+const uint32_t *runner_guesses(const struct plan *p, const struct plan_seq *s); /* [n_spec] */
 bool runner_is_guessed(const struct plan *p, const struct plan_seq *s, uint32_t i, uint32_t id);
 /* Everything that is wanted of output row `out`, and of those of guesses behind it, by the host: fetched, chosen. */
 enum err runner_choose_here(struct model_runner *m, uint32_t out, struct error *e) MUST_CHECK;

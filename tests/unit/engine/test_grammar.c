@@ -401,8 +401,9 @@ static void shared_masks_are_the_rows_own(void **state)
                 masks_clear(m);
                 for (uint32_t i = rows = 0; i < ROWS; i++)
                     if (r[i]->choices[0].walk != NULL)
-                        assert_int_equal(
-                            masks_add(m, &(struct slot_view){.request = r[i], .choice = &r[i]->choices[0]}), rows++);
+                        assert_int_equal(masks_add(m, &(struct slot_view){.request = r[i], .choice = &r[i]->choices[0]},
+                                             r[i]->choices[0].walk),
+                            rows++);
                 masks_start(m);
                 if (turn % 2 == 0)
                     masks_join(m);

@@ -1,0 +1,128 @@
+"""The whole program with its CUDA backend on a card that is made up (card.cc): no kernel computes anything, so tokens
+mean nothing; everything that the host does is real. tools/test.py runs this with QUERN_BIN set."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "py"))
+from server_quern import Quern  # noqa: E402
+
+TINY = pathlib.Path(__file__).resolve().parents[1] / "data" / "tiny"
+Q8, F16, MORE, MIXTURE = (TINY / f"tiny-{name}.gguf" for name in ("1m-q8_0", "1m-f16", "4m-q8_0", "moe-q8_0"))
+DUMMY = ("--load-format", "dummy", "--dtype")
+
+
+def metric(q, name):
+    return sum(float(x) for x in re.findall(rf"^{name}(?:{{\S*}})? (\S+)$", q.call("/metrics")[2].decode(), re.M))
+
+
+def body(k, i):
+    """Requests of every kind, in every mixture."""
+    b = {"prompt": [(k * 7 + j) % 300 + 3 for j in range(20 + 9 * ((k + i) % 9))] * (1 + i % 2), "seed": k * 100 + i,
+         "max_tokens": 20 + (k * 13 + i * 5) % 60, "temperature": (0, 0.8, 1)[(k + i) % 3], "ignore_eos": True}
+    kinds = ({}, {"top_p": 0.9, "top_k": 40, "min_p": 0.01}, {"logprobs": 3, "logit_bias": {"5": 3}, "n": 3},
+             {"presence_penalty": 0.4, "frequency_penalty": 0.2, "repetition_penalty": 1.1}, {"stream": True})
+    return b | kinds[(k + i) % len(kinds)]
+
+
+def load(q, clients=12, each=6):
+    """What came back, as statuses; a client that fails fails the test."""
+    ends = []
+
+    def client(k):
+        ends.extend(q.call("/v1/completions", body(k, i))[0] for i in range(each))
+
+    threads = [threading.Thread(target=client, args=(k,)) for k in range(clients)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(ends) == clients * each
+    return set(ends)
+
+
+def crowd(q):
+    """Four answers that take 76 of the 48 blocks together."""
+    assert q.post("/v1/completions", prompt=[5] * 20, max_tokens=300, n=4, temperature=1, ignore_eos=True)[0] == 200
+    assert metric(q, "vllm:num_preemptions_total") > 0
+
+
+def evict_and_ask_again(q):
+    """A prompt of half the blocks, two others, and the first again: by then it comes from the host."""
+    before = metric(q, "quern_prefix_restored_blocks_total")
+    for first in (7, 80, 160, 7):
+        assert q.post("/v1/completions", prompt=list(range(first, first + 400)), max_tokens=2)[0] == 200
+    assert metric(q, "quern_prefix_restored_blocks_total") >= before + 20
+
+
+FEW = ("--num-gpu-blocks-override", 48)
+CASES = {
+    "plain": (Q8,), "deterministic": (F16, "--deterministic", "--kv-cache-dtype", "bf16"),
+    "all memory": (Q8, "--gpu-memory-utilization", 1), "fp8": (F16, "--quantization", "fp8", "--kv-cache-dtype", "fp8"),
+    "int8 cache": (Q8, "--kv-cache-dtype", "q8_0"), "mixture": (MIXTURE,),
+    "swap": (Q8, *FEW, "--preemption", "swap"), "recompute": (Q8, *FEW, "--preemption", "recompute"),
+    "bf16": ("smollm2-135m", *DUMMY, "bf16"), "q4_k": ("smollm2-135m", *DUMMY, "q4_k", "--deterministic"),
+    "guesses": (Q8, "--speculative", "ngram"), "draft": (MORE, "--speculative", f"draft:{Q8}", *FEW)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_step_takes_memory_or_waits_for_the_stream(name, tmp_path):
+    log = tmp_path / "calls"
+    with Quern("--device", "cuda", *CASES[name][1:], model=CASES[name][0], env={"QUERN_CARD_LOG": str(log)}) as q:
+        before = log.read_text().splitlines()
+        assert sum(line.startswith("take") for line in before) > 20 and "wait for a stream" in before
+        assert load(q) == {200}
+        assert metric(q, "quern_steps_total") > 100
+        if FEW[0] in CASES[name]:
+            crowd(q)
+        if name == "swap":
+            evict_and_ask_again(q)
+        assert log.read_text().splitlines()[len(before):] == []
+
+
+@pytest.mark.parametrize("n", [1500, 4000])
+def test_a_card_that_fails_answers_everybody_and_ends_the_process(n):
+    q = Quern("--device", "cuda", env={"QUERN_CARD_FAILS": str(n)})
+    assert 503 in load(q) and q.process.wait(20) == 1
+    assert re.search("an illegal memory access|failed to execute", q.log())
+
+
+def start(mib, args):
+    return subprocess.run([os.environ["QUERN_BIN"], "run", *map(str, args), "--device", "cuda", "-p", "1 2", "-n", "2"],
+                          capture_output=True, text=True, timeout=60, env=os.environ | {"QUERN_CARD_MIB": str(mib)})
+
+
+@pytest.mark.parametrize("model", [("llama-3.2-1b", *DUMMY, "q4_k", "--max-model-len", 131072),
+                                   ("smollm2-135m", *DUMMY, "bf16", "--max-model-len", 8192),
+                                   ("smollm2-135m", *DUMMY, "q8_0")])
+def test_what_is_named_starts_on_cards_of_every_size(model):
+    refused = 0
+    for mib in (650, 720, 800, 900, 1020, 1300, 1750, 2600, 9000):
+        args = list(model)
+        said = start(mib, args)
+        if said.returncode != 0:
+            refused += 1
+            assert re.search(r"it takes .* MiB|GiB of memory .* are free: (it fits with |.* are missing)", said.stderr)
+            for option, value in re.findall(r"(--[a-z-]+) (\w+)", said.stderr.partition("it fits with ")[2]):
+                if option in args:
+                    args[args.index(option) + 1] = value
+                else:
+                    args += [option, value]
+            dtype = re.search(r"a file of the same model in (\w+),", said.stderr)
+            if dtype:
+                args[args.index("--dtype") + 1] = dtype[1].lower()
+            if args != list(model):
+                said = start(mib, args)
+                assert said.returncode == 0, (mib, args, said.stderr)
+    assert 0 < refused < 9
+
+
+def test_the_plan_lists_the_card():
+    said = subprocess.run([os.environ["QUERN_BIN"], "plan", str(Q8), "--device", "cuda"], capture_output=True,
+                          text=True, timeout=60)
+    assert "made-up H200, compute capability 9.0, 132 units" in said.stdout, said.stderr
