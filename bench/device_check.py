@@ -780,15 +780,16 @@ def check_choices_kept(fp8):
 
 
 def check_requests(seed):
-    """Greedy tokens of real requests: alone, batched, in chunks, behind found prefixes, preempted, guessed."""
-    kinds = of((("llama-3.1-8b", "BF16", "BF16"), ("llama-3.2-1b", "BF16", "F8_E4M3")), (("small-64", "BF16", "BF16"),))
+    """Tokens of real requests: alone, together, in chunks, behind prefixes, preempted, guessed; greedy or drawn."""
+    kinds = of((("llama-3.1-8b", "BF16", "BF16", 0), ("llama-3.2-1b", "BF16", "F8_E4M3", 1)),
+               (("small-64", "BF16", "BF16", 1),))
     n, unit, n_out, chunk = of((64, 96, 36, 96), (8, 32, 8, 8))
-    for name, dtype, kv in mine(kinds):
+    for name, dtype, kv, drawn in mine(kinds):
         suite = requests.Suite(n, unit, n_out, chunk, seed, device="cuda", shape=name, weights=dtype, kv=kv, fp8=0,
                                deterministic=1)
-        title = f"requests {name} {dtype}, {kv} cache"
+        title = f"requests {name} {dtype}, {kv} cache{', drawn' if drawn else ''}"
         try:
-            for what, differ, counts, ok in suite.run():
+            for what, differ, counts, ok in suite.run(drawn=drawn):
                 if not ok:
                     failures.append(f"{title}, {what}")
                 print(f"{title}, {what}: {differ} of {n} differ, {requests.show(counts)}, {counts.seconds:.1f} s  "

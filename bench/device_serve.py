@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`quern serve` on a device as its users meet it: beside a server on the CPU the same likelihoods; with --deterministic
-the same words alone and in company; an answer in a schema; a device that fails, whose requests are all answered and
-whose process ends for its supervisor. Prints a line each; exits 1 when one does not hold.
+the same words alone and in company, with guesses and without, with room for all and with blocks that go to the host and
+come back; an answer in a schema; a device that fails, whose requests are all answered and whose process ends for its
+supervisor. Prints a line each; exits 1 when one does not hold.
 
   python3 bench/device_serve.py [--device cuda]
 
@@ -13,6 +14,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -95,6 +97,52 @@ def check_company(device):
         verdict("an answer in a schema", ok, text)
 
 
+def metric(q, name):
+    return sum(float(x) for x in re.findall(rf"^{name}(?:{{\S*}})? (\S+)$", q.call("/metrics")[2].decode(), re.M))
+
+
+def answers(q):
+    """Of requests of every kind at once: greedy and drawn, under penalties, in a grammar, several of one prompt."""
+    kinds = ({}, {"presence_penalty": 0.4, "frequency_penalty": 0.2, "repetition_penalty": 1.2}, {"logprobs": 2},
+             {"guided_regex": "((the|a) (king|queen|old man) (said|went)[,.] ){3,30}"}, {"top_p": 0.8, "min_p": 0.02})
+    asked = [{"prompt": PROMPTS[i % len(PROMPTS)] + " the king and" * (i % 7 + 2), "max_tokens": 120, "seed": i,
+              "temperature": (0, 0.7)[i // 5 % 2], "n": 1 + i % 3} | kinds[i % len(kinds)] for i in range(20)]
+    with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
+        got = list(pool.map(lambda body: q.call("/v1/completions", body), asked))
+    assert all(status == 200 for status, _, _ in got), [a for s, _, a in got if s != 200][0]
+    return [[(c["text"], c["finish_reason"]) for c in answer["choices"]] for _, _, answer in got]
+
+
+def differ(a, b):
+    return sum(x != y for x, y in zip(a, b, strict=True))
+
+
+def check_guesses(device):
+    with start(device, "--deterministic") as q:
+        want = answers(q)
+    with start(device, "--deterministic", "--speculative", "ngram") as q:
+        wrong = differ(answers(q), want)
+        n, held = (metric(q, f"vllm:spec_decode_num_{kind}_tokens_total") for kind in ("draft", "accepted"))
+    verdict("the same words with guesses", wrong == 0 and n > 0 and differ(want, want[1:] + want[:1]) > 15,
+            f"{wrong} of {len(want)} differ, {held:.0f} of {n:.0f} guesses held")
+
+
+def check_swap(device):
+    few = ("--deterministic", "--num-gpu-blocks-override", 48)
+    long = [(f"{p} and so on, " * 60)[:900] for p in PROMPTS]
+    with start(device, "--deterministic") as q:
+        want = answers(q)
+    with start(device, *few, "--preemption", "swap", "--swap-space", "64MiB") as q:
+        wrong = differ(answers(q), want)
+        went = metric(q, "vllm:num_preemptions_total")
+        first, again = ([words(q, p) for p in long] for _ in range(2))
+        back = metric(q, "quern_prefix_restored_blocks_total")
+    with start(device, *few, "--swap-space", 0) as q:
+        alone = [words(q, p) for p in long]
+    verdict("the same words when blocks go to the host and come back", wrong == 0 and first == again == alone and
+            went > 0 and back > 0, f"{wrong} of {len(want)} differ, {went:.0f} preempted, {back:.0f} blocks came back")
+
+
 def check_failure(device):
     q = start(device, "--fault", "device:60", "--max-num-seqs", 2)
 
@@ -119,7 +167,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     device = parser.parse_args().device
-    for check in (check_likelihoods, check_company, check_failure):
+    for check in (check_likelihoods, check_company, check_guesses, check_swap, check_failure):
         try:
             check(device)
         except (AssertionError, OSError, KeyError) as e:

@@ -22,6 +22,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <sys/mman.h>
@@ -39,15 +40,15 @@ struct recording {
 };
 
 struct CUstream_st {
-    recording *into = nullptr;
+    std::shared_ptr<recording> into;
 };
 
 struct CUevent_st {
-    recording *of = nullptr;
+    std::shared_ptr<recording> of;
 };
 
 struct CUgraph_st {
-    recording *made;
+    std::shared_ptr<recording> made;
 };
 
 struct CUgraphExec_st {
@@ -367,7 +368,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode)
     const guard g(lock);
     if (s->into != nullptr)
         return answer(cudaErrorStreamCaptureUnsupported);
-    s->into = new recording;
+    s->into = std::make_shared<recording>();
     n_recordings++;
     return answer(cudaSuccess);
 }
@@ -394,7 +395,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
-    delete graph; /* events may still know its recording */
+    delete graph;
     return cudaSuccess;
 }
 
@@ -428,6 +429,11 @@ void __cudaRegisterFatBinaryEnd(void **)
 
 void __cudaUnregisterFatBinary(void **)
 {
+}
+
+char __cudaInitModule(void **)
+{
+    return 0;
 }
 
 void __cudaRegisterFunction(void **, const char *, char *, const char *, int, uint3 *, uint3 *, dim3 *, dim3 *, int *)

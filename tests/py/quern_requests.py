@@ -1,7 +1,8 @@
 """Real requests through the engine, over a model with random weights (testing_requests.c), and the end-to-end equality
-suite: greedy tokens are the same whether requests run one at a time, together, with their prompts in chunks, behind
-prefixes that were found, preempted, or guessed. Every way must have happened, by the engine's own counts; answers must
-differ from one another; and with a block in the middle of each prompt changed, the twin, they must be found unequal."""
+suite: tokens, greedy or drawn, are the same whether requests run one at a time, together, with their prompts in chunks,
+behind prefixes that were found, preempted, or guessed. Every way must have happened, by the engine's own counts;
+answers must differ from one another; and with a block in the middle of each prompt changed, the twin, they must be
+found unequal."""
 import ctypes
 
 import numpy as np
@@ -24,7 +25,7 @@ class ModelOptions(ctypes.Structure):
 
 class RunOptions(ctypes.Structure):
     _fields_ = fields(
-        ctypes.c_uint32, "streams rows blocks host_blocks preempt preempt_every prefix_cache late guesses rounds")
+        ctypes.c_uint32, "streams rows blocks host_blocks preempt preempt_every prefix_cache late guesses rounds drawn")
 
 
 class List(ctypes.Structure):

@@ -30,6 +30,7 @@ struct requests_run_options {
     uint32_t prefix_cache, late;  /* late: one step ahead, also where the device is not */
     uint32_t guesses;             /* of a sequence in a step: what is known, every third wrong */
     uint32_t rounds;              /* all of them again when all have been answered */
+    uint32_t drawn;               /* tokens are drawn, under penalties; else the best are taken */
 };
 
 struct requests_list {
@@ -226,16 +227,25 @@ static enum err run_open(struct run *r, struct error *e)
 
 static enum err submit_all(struct run *r, struct error *e)
 {
+    static const struct sample_params best = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
     const struct requests_list *l = r->list;
     const uint32_t *prompt = l->ids;
     uint64_t retry_ms;
     for (uint32_t i = 0; i < l->n; prompt += l->n_prompt[i++]) {
+        const struct sample_params drawn = {.temperature = 0.8f,
+            .top_p = 0.95f,
+            .typical_p = 1,
+            .top_k = 200,
+            .repetition_penalty = 1.2f,
+            .presence_penalty = 0.3f,
+            .frequency_penalty = 0.1f,
+            .seed = i};
         const struct request_options o = {.prompt = prompt,
             .n_prompt = l->n_prompt[i],
             .max_tokens = l->n_out[i],
             .n_choices = 1,
             .vocab_size = r->m->cfg.vocab,
-            .sample = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1},
+            .sample = r->o.drawn ? drawn : best,
             .spec = r->o.guesses > 0 ? SPEC_DRAFT : SPEC_NONE,
             .spec_k = r->o.guesses};
         TRY(request_new(&o, &r->requests[i], e));
