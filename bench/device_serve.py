@@ -170,7 +170,7 @@ def main():
     for check in (check_likelihoods, check_company, check_guesses, check_swap, check_failure):
         try:
             check(device)
-        except (AssertionError, OSError, KeyError) as e:
+        except (AssertionError, OSError, LookupError) as e:
             verdict(check.__name__, False, str(e)[-400:])
     print(f"{len(failures)} failures" + "".join(f"\n  {f}" for f in failures))
     return 1 if failures else 0
