@@ -29,6 +29,7 @@
 #include "engine/engine.h"
 #include "figures.h"
 #include "model/dummy.h"
+#include "model/fit.h"
 #include "model/model.h"
 #ifdef QUERN_CUDA
 #include "cuda/cuda.h"
@@ -315,6 +316,9 @@ static enum err bench_open(struct bench *b, struct error *e)
     b->seq_blocks = (b->n_prompt + o->tokens + 64 + BLOCK - 1) / BLOCK;
     const struct engine_options eo = engine_options_of(b, true);
     const struct runner_limits l = engine_runner_limits(&eo.sched, &eo.kv);
+    struct fit fit;
+    const struct fit_wants wants = {.kv_dtype = DTYPE_F16, .dummy_dtype = o->weights, .ops = ops, .rows = 1};
+    TRY(fit_measure(&fit, b->cfg, NULL, &wants, e));
     const struct decoder_options d = {.ops = ops,
         .threads = o->threads,
         .rows_max = l.rows_max,
@@ -325,6 +329,7 @@ static enum err bench_open(struct bench *b, struct error *e)
         .kv_dtype = o->weights == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16,
         .block_tokens = BLOCK,
         .n_blocks = eo.kv.n_blocks,
+        .weight_bytes = fit.weight_bytes,
         .choices_dir = getenv("QUERN_CHOICES")}; /* bench/cuda.py has a folder for it */
     const struct weight_source src = dummy_source(b->dummy);
     if (o->is_fake)

@@ -151,6 +151,16 @@ static enum err bind_views(struct binder *b, const char *name, const struct tens
     return OK;
 }
 
+/* The same for one whole tensor, which is over when a device with memory of its own has it. */
+static enum err bind_whole(
+    struct binder *b, const char *name, const struct tensor_view *v, const struct scales *s, struct weight *w)
+{
+    TRY(bind_views(b, name, v, 1, s, w));
+    if (!b->look && b->src->drop != NULL && b->d->ops->memory_free != NULL)
+        b->src->drop(b->src->ctx, v);
+    return OK;
+}
+
 /* The bias of a matrix, beside it under ".bias", when config says that q, k and v have one. */
 static enum err bind_bias(
     struct binder *b, const char *pattern, uint32_t layer, bool optional, uint32_t n_out, struct weight *w)
@@ -181,7 +191,7 @@ static enum err bind_matrix(
     TRY(find(b, name, 1, n_out, n_in, &v));
     enum err err = decoder_scales_find(b->d, b->src, name, &v, 0, 1, &s, b->e);
     if (err == OK)
-        err = bind_views(b, name, &v, 1, &s, w);
+        err = bind_whole(b, name, &v, &s, w);
     mem_free(s.of);
     return err;
 }
@@ -225,7 +235,7 @@ static enum err bind_experts(
         struct tensor_view v;
         expand(name, pattern, layer, 0);
         TRY(find(b, name, n, n_out, n_in, &v));
-        return bind_views(b, name, &v, 1, &s, w);
+        return bind_whole(b, name, &v, &s, w);
     }
     struct tensor_view *views = mem_array(n, sizeof *views);
     if (views == NULL)

@@ -374,7 +374,7 @@ enum err decoder_open(const struct weight_source *src, const struct model_config
     const struct dev_options dev = {.threads = o->threads,
         .rows_max = o->rows_max,
         .out_max = o->out_max,
-        .weight_bytes = o->fit != NULL ? o->fit->weight_bytes : 0,
+        .weight_bytes = o->fit != NULL ? o->fit->weight_bytes : o->weight_bytes,
         .deterministic = o->deterministic,
         .fp8 = o->fp8,
         .choices_dir = o->choices_dir};

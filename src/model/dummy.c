@@ -245,7 +245,18 @@ static enum err find_dummy(void *ctx, const char *name, uint32_t n_mats, uint32_
     return tensor_view_init(out, dtype, n_dims, shape + 3 - n_dims, p, bytes, e);
 }
 
+static void drop_dummy(void *ctx, const struct tensor_view *v)
+{
+    struct dummy *d = ctx;
+    for (uint32_t i = d->n; !d->shares && i-- > 0;)
+        if (d->buffers[i] == v->data) {
+            mem_free(d->buffers[i]);
+            d->buffers[i] = d->buffers[--d->n];
+            return;
+        }
+}
+
 struct weight_source dummy_source(struct dummy *d)
 {
-    return (struct weight_source){.ctx = d, .is_gguf = true, .find = find_dummy};
+    return (struct weight_source){.ctx = d, .is_gguf = true, .find = find_dummy, .drop = drop_dummy};
 }

@@ -29,6 +29,7 @@ struct weight_source {
         struct tensor_view *out, struct error *e);
     /* Take these bytes out of memory; views stay valid. NULL when that cannot be. */
     void (*forget)(void *ctx, const void *p, size_t bytes);
+    void (*drop)(void *ctx, const struct tensor_view *v); /* a device has copied it: the view ends. May be NULL */
 };
 
 struct fit; /* fit.h */
@@ -53,6 +54,7 @@ struct decoder_options {
     const _Atomic bool *stop; /* set by another thread: binding ends with ERR_CANCELLED; may be NULL */
     const char *choices_dir;  /* see dev_options; read while it is opened */
     const struct fit *fit;    /* what was counted: what to lower when a device's memory is short; may be NULL */
+    uint64_t weight_bytes;    /* see dev_options, where there is no fit */
 };
 
 /* Whether decoder_open will find all it needs: the configuration, and each tensor's name, shape and type, by the same
@@ -60,7 +62,7 @@ struct decoder_options {
 enum err decoder_check(const struct weight_source *src, const struct model_config *cfg, struct error *e) MUST_CHECK;
 
 /* Bind every weight the configuration asks for: shapes checked, scales and norms finite, nothing computed yet. The
- * error names the tensor. The source's bytes must outlive the decoder. */
+ * error names the tensor. The source's bytes must outlive the decoder, but for those that it dropped. */
 enum err decoder_open(const struct weight_source *src, const struct model_config *cfg, const struct decoder_options *o,
     struct decoder **out, struct error *e) MUST_CHECK;
 void decoder_close(struct decoder *d); /* NULL is fine */

@@ -383,9 +383,9 @@ struct ops {
     /* One line for people: what the device is, and which of its kernels a model's products and attention take. */
     void (*describe)(const struct dev *d, const struct describe_args *a, char out[DESCRIBE_BYTES]);
 
-    /* Weights: check the dtype, then repack, upload or use in place: the bytes must outlive the weight. v is one matrix
-     * [out][in], one stack of them [mat][out][in], or n_views matrices of one dtype and shape. ERR_UNSUPPORTED names a
-     * dtype that the backend does not compute. */
+    /* Weights: check the dtype, then repack, upload or use in place: where memory_free is NULL the bytes must outlive
+     * the weight. v is one matrix [out][in], one stack of them [mat][out][in], or n_views matrices of one dtype and
+     * shape. ERR_UNSUPPORTED names a dtype that the backend does not compute. */
     enum err (*weight_bind)(
         struct dev *d, const struct tensor_view *v, uint32_t n_views, struct weight *w, struct error *e);
     void (*weight_drop)(struct dev *d, struct weight *w);

@@ -118,6 +118,7 @@ static enum err bench_open(struct cuda_bench *b, const char *shape, const char *
     TRY(b->pieces.all.find(b->pieces.all.ctx, "output.weight", 1, cfg->vocab, cfg->hidden, &b->pieces.big, e));
     const struct weight_source src = {.ctx = &b->pieces, .is_gguf = true, .find = find_piece};
     b->o.context_max = MIN(b->o.context_max, cfg->context_length);
+    b->o.weight_bytes = testing_weight_bytes(cfg, NULL, dtype, &b->o);
     TRY(decoder_open(&src, cfg, &b->o, &b->decoder, e));
     b->table = mem_array(b->o.n_blocks, sizeof *b->table);
     b->rows = mem_array((size_t)b->o.rows_max * 5, sizeof *b->rows);
@@ -461,8 +462,10 @@ EXPORT double quern_bench_start(const char *path)
     if (err == OK)
         err = model_config_read(source, cfg, &e);
     const struct weight_source src = decoder_file_source(source);
-    if (err == OK)
+    if (err == OK) {
+        o.weight_bytes = testing_weight_bytes(cfg, source, DTYPE_BF16, &o);
         err = decoder_open(&src, cfg, &o, &d, &e);
+    }
     for (uint32_t i = 0; i < COUNT_OF(pos); i++) {
         pos[i] = i;
         token[i] = (int32_t)i;

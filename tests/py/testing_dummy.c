@@ -5,6 +5,7 @@
 #ifdef QUERN_CUDA
 #include "cuda/cuda.h"
 #endif
+#include "model/fit.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -37,4 +38,17 @@ enum err testing_config(const char *shape, struct model_config *cfg, struct erro
     cfg->head_dim = cfg->rope.dims = head_dim;
     cfg->query_scale = 1.0 / sqrt((double)head_dim);
     return OK;
+}
+
+uint64_t testing_weight_bytes(const struct model_config *cfg, const struct model_source *source, enum dtype dtype,
+    const struct decoder_options *o)
+{
+    struct fit f;
+    const struct fit_wants w = {.kv_dtype = o->kv_dtype,
+        .dummy_dtype = dtype,
+        .fp8 = o->fp8,
+        .ops = o->ops,
+        .rows = o->rows_max,
+        .out_rows = o->out_max};
+    return fit_measure(&f, cfg, source, &w, NULL) == OK ? f.weight_bytes : 0;
 }

@@ -109,7 +109,7 @@ static enum err model_open(struct requests_model *m, struct error *e)
     dummy_share(m->dummy);
     const struct engine_options eo = engine_of(m, &most, 1);
     const struct runner_limits limits = engine_runner_limits(&eo.sched, &eo.kv);
-    const struct decoder_options d = {.ops = ops,
+    struct decoder_options d = {.ops = ops,
         .rows_max = limits.rows_max,
         .out_max = limits.out_max,
         .seqs_max = limits.seqs_max,
@@ -122,6 +122,7 @@ static enum err model_open(struct requests_model *m, struct error *e)
         .fp8 = o->fp8 != 0,
         .choices_dir = getenv("QUERN_CHOICES")}; /* bench/cuda.py has a folder for it */
     const struct weight_source src = dummy_source(m->dummy);
+    d.weight_bytes = testing_weight_bytes(&m->cfg, NULL, weights, &d);
     return decoder_open(&src, &m->cfg, &d, &m->decoder, e);
 }
 
