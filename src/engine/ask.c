@@ -77,16 +77,11 @@ static bool add_ids(struct asks *a, struct sample_ask *k, const struct sample_hi
 static bool add_history(
     struct asks *a, struct sample_ask *k, struct sample_history *h, const uint32_t *before, uint32_t n)
 {
-    bool was_new[SPEC_K_MAX] = {false};
     if (h->cap == 0)
         return true;
-    for (uint32_t i = 0; i < n; i++) {
-        was_new[i] = !sample_history_has(h, before[i]);
-        sample_history_add(h, before[i], true);
-    }
+    const uint32_t were_new = sample_history_put(h, before, n);
     const bool has_room = add_ids(a, k, h);
-    for (uint32_t i = n; i-- > 0;)
-        sample_history_undo(h, before[i], was_new[i]);
+    sample_history_take(h, before, n, were_new);
     return has_room;
 }
 

@@ -82,12 +82,7 @@ enum err choose_token(struct sampler *s, const float *logits, const struct slot_
     const struct slot_view at = slot_view_later(v, i);
     const struct request *r = at.request;
     struct sample_history *h = at.choice->history.cap > 0 ? &at.choice->history : NULL;
-    bool was_new[SPEC_K_MAX] = {false};
-    assert(i <= SPEC_K_MAX);
-    for (uint32_t k = 0; h != NULL && k < i; k++) {
-        was_new[k] = !sample_history_has(h, before[k]);
-        sample_history_add(h, before[k], true);
-    }
+    const uint32_t were_new = h != NULL ? sample_history_put(h, before, i) : 0;
     const struct sample_row row = {.logits = logits,
         .params = &at.choice->sample,
         .history = h,
@@ -98,7 +93,7 @@ enum err choose_token(struct sampler *s, const float *logits, const struct slot_
         .n_top = MIN(r->o.n_top, top_max),
         .want_logprob = r->o.want_logprobs};
     const enum err err = sample_token(s, &row, out, e);
-    for (uint32_t k = i; h != NULL && k-- > 0;)
-        sample_history_undo(h, before[k], was_new[k]);
+    if (h != NULL)
+        sample_history_take(h, before, i, were_new);
     return err;
 }

@@ -101,16 +101,29 @@ bool sample_history_has(const struct sample_history *h, uint32_t id)
     return h->ids[slot_of(h, id)] != 0;
 }
 
-/* The newest entry was put at the end of its run of probes, and nobody has walked past it since: emptying its place
- * cuts no run. */
-void sample_history_undo(struct sample_history *h, uint32_t id, bool was_new)
+uint32_t sample_history_put(struct sample_history *h, const uint32_t *ids, uint32_t n)
 {
-    const uint32_t i = slot_of(h, id);
-    assert(h->ids[i] != 0 && h->counts[i] > 0);
-    h->counts[i]--;
-    if (was_new) {
-        assert(h->counts[i] == 0);
-        h->ids[i] = 0;
-        h->n--;
+    uint32_t were_new = 0;
+    assert(n <= 32);
+    for (uint32_t i = 0; i < n; i++) {
+        were_new |= (uint32_t)!sample_history_has(h, ids[i]) << i;
+        sample_history_add(h, ids[i], true);
+    }
+    return were_new;
+}
+
+/* In the reverse order: a new entry was put at the end of its run of probes, and nobody has walked past it since, so
+ * that emptying its place cuts no run. */
+void sample_history_take(struct sample_history *h, const uint32_t *ids, uint32_t n, uint32_t were_new)
+{
+    while (n-- > 0) {
+        const uint32_t at = slot_of(h, ids[n]);
+        assert(h->ids[at] != 0 && h->counts[at] > 0);
+        h->counts[at]--;
+        if (were_new >> n & 1) {
+            assert(h->counts[at] == 0);
+            h->ids[at] = 0;
+            h->n--;
+        }
     }
 }

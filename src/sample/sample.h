@@ -65,8 +65,10 @@ void sample_history_fini(struct sample_history *h);
 void sample_history_clear(struct sample_history *h);
 void sample_history_add(struct sample_history *h, uint32_t id, bool is_output);
 uint32_t sample_history_count(const struct sample_history *h, uint32_t id); /* in the output */
-/* Undo the newest sample_history_add of an output id; several are undone in the reverse order of adding. */
-void sample_history_undo(struct sample_history *h, uint32_t id, bool was_new);
+/* Guesses as output for a while, 32 at most: put in, and taken out again before anything else is added. What comes back
+ * says which of them were new, and is for sample_history_take. */
+uint32_t sample_history_put(struct sample_history *h, const uint32_t *ids, uint32_t n);
+void sample_history_take(struct sample_history *h, const uint32_t *ids, uint32_t n, uint32_t were_new);
 bool sample_history_has(const struct sample_history *h, uint32_t id); /* in the prompt or the output */
 
 struct token_logprob {

@@ -207,14 +207,13 @@ static void a_history_forgets_what_is_undone(void **state)
     const uint32_t n = h.n;
     for (uint32_t round = 0; round < 200; round++) {
         uint32_t ids[8];
-        bool was_new[8];
-        for (uint32_t i = 0; i < 8; i++) {
-            ids[i] = (round * 131 + i * i * 17) % 1000;
-            was_new[i] = !sample_history_has(&h, ids[i]);
-            sample_history_add(&h, ids[i], true);
-        }
-        for (uint32_t i = 8; i-- > 0;)
-            sample_history_undo(&h, ids[i], was_new[i]);
+        for (uint32_t i = 0; i < 8; i++)
+            ids[i] = (round * 131 + i % 5 * 17) % 1000; /* some twice */
+        const uint32_t were_new = sample_history_put(&h, ids, 8);
+        assert_int_equal(h.n, n + (uint32_t)__builtin_popcount(were_new));
+        for (uint32_t i = 0; i < 8; i++)
+            assert_true(sample_history_count(&h, ids[i]) > 0);
+        sample_history_take(&h, ids, 8, were_new);
         assert_int_equal(h.n, n);
     }
     for (uint32_t i = 0; i < 400; i++) {
