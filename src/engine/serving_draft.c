@@ -11,7 +11,7 @@ struct serving_draft {
     struct model_config config;
     struct dummy *dummy;
     struct tok *tok;
-    uint64_t block_bytes, weight_bytes;
+    uint64_t block_bytes, weight_bytes, fixed_bytes; /* fixed: all but its cache */
 };
 
 /* Every id is the same text in both. A matrix may have rows behind the last token; those are never chosen. */
@@ -69,13 +69,14 @@ enum err serving_draft_describe(struct serving *s, const struct serving_options 
         .rows = s->sched.max_batched_tokens,
         .out_rows = s->sched.max_num_seqs};
     TRY(fit_measure(&fit, &s->draft->config, s->draft->source, &wants, e));
-    s->draft->weight_bytes = fit_fixed_bytes(&fit);
+    s->draft->weight_bytes = fit.weight_bytes;
+    s->draft->fixed_bytes = fit_fixed_bytes(&fit);
     return decoder_kv_block_bytes(&s->draft->config, o->kv_dtype, s->sched.block_tokens, &s->draft->block_bytes, e);
 }
 
 uint64_t serving_draft_fixed_bytes(const struct serving *s)
 {
-    return s->draft != NULL ? s->draft->weight_bytes : 0;
+    return s->draft != NULL ? s->draft->fixed_bytes : 0;
 }
 
 uint64_t serving_draft_block_bytes(const struct serving *s)
@@ -107,6 +108,7 @@ enum err serving_draft_open(struct serving *s, const struct serving_options *o, 
         .kv_dtype = o->kv_dtype,
         .block_tokens = s->block_tokens,
         .n_blocks = s->n_blocks,
+        .weight_bytes = d->weight_bytes,
         .choices_dir = o->deterministic ? NULL : o->choices_dir};
     struct draft_options draft = {.vocab = s->config.vocab,
         .seqs_max = l->seqs_max,

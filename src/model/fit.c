@@ -359,22 +359,33 @@ static bool advise_weights(const struct fit *f, char *text, size_t bytes)
     return false;
 }
 
+static bool fits_alone(const struct fit *f)
+{
+    struct fit g = *f;
+    g.beside_bytes = g.beside_token_bytes = 0;
+    return f->beside_bytes != 0 && is_within(&g);
+}
+
 enum err fit_check(const struct fit *f, struct error *e)
 {
-    char need[24], have[24], weights[24], steps[24], cache[24], less[24], with[200];
+    char need[24], have[24], weights[24], steps[24], cache[24], less[24], with[200], beside[64] = "";
     if (f->memory_bytes == 0 || is_within(f))
         return OK;
     const struct fit least = with_smallest_cache(f);
     const bool knows = advise_cache(f, with, sizeof with) || advise_steps(f, with, sizeof with) ||
                        advise_weights(f, with, sizeof with);
-    if (!knows)
-        bytes_show(fit_fixed_bytes(f) + cache_bytes(&least) - f->memory_bytes, less);
+    const bool alone = !knows && (fits_alone(f) || fits_alone(&least));
+    if (f->beside_bytes != 0)
+        snprintf(beside, sizeof beside, "the draft %s, ", bytes_show(f->beside_bytes, less));
+    if (!knows && !alone)
+        snprintf(with, sizeof with, "%s are missing",
+            bytes_show(fit_fixed_bytes(f) + cache_bytes(&least) - f->memory_bytes, less));
     return FAIL(e, ERR_LIMIT,
-        "it takes %s of memory (weights %s, steps of %u rows %s, a context of %u tokens%s %s) and %s are free: %s%s",
+        "it takes %s of memory (weights %s, steps of %u rows %s, %sa context of %u tokens%s %s) and %s are free: %s%s",
         bytes_show(fit_fixed_bytes(f) + cache_bytes(f), need), bytes_show(f->weight_bytes, weights), f->wants.rows,
-        bytes_show(fit_fixed_bytes(f) - f->weight_bytes, steps), f->context,
+        bytes_show(fit_fixed_bytes(f) - f->weight_bytes - f->beside_bytes, steps), beside, f->context,
         f->n_blocks != 0 ? " and the blocks asked for" : "", bytes_show(cache_bytes(f), cache),
-        bytes_show(f->memory_bytes, have), knows ? "it fits with " : less, knows ? with : " are missing");
+        bytes_show(f->memory_bytes, have), knows ? "it fits with " : "", alone ? "it fits without the draft" : with);
 }
 
 enum err fit_choose(

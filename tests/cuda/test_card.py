@@ -122,6 +122,16 @@ def test_what_is_named_starts_on_cards_of_every_size(model):
     assert 0 < refused < 9
 
 
+def test_a_draft_that_is_too_much_is_named():
+    args = (*DUMMY, "q8_0", "--device", "cuda", "--speculative", "draft:smollm2-135m")
+    with pytest.raises(AssertionError, match="the draft 8.* MiB, a context .* it fits without the draft"):
+        Quern(*args, model="smollm2-135m", env={"QUERN_CARD_MIB": "1500"})
+    with Quern(*args[:-2], model="smollm2-135m", env={"QUERN_CARD_MIB": "1500"}) as q:
+        assert load(q) == {200}
+    with Quern(*args, model="smollm2-135m", env={"QUERN_CARD_MIB": "2200"}) as q:
+        assert load(q) == {200}
+
+
 def test_the_plan_lists_the_card():
     said = subprocess.run([os.environ["QUERN_BIN"], "plan", str(Q8), "--device", "cuda"], capture_output=True,
                           text=True, timeout=60)

@@ -36,7 +36,7 @@ class Quern:
         if wait and not self.ready.wait(60):
             self.process.kill()
             raise AssertionError("the server did not start:\n" + self.log())
-        assert not wait or self.process.poll() is None, "the server ended:\n" + self.log()
+        assert not wait or (self.url is not None and self.process.poll() is None), "the server ended:\n" + self.log()
 
     def _read(self):
         for line in self.process.stderr:
