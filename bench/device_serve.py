@@ -14,7 +14,6 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -97,10 +96,6 @@ def check_company(device):
         verdict("an answer in a schema", ok, text)
 
 
-def metric(q, name):
-    return sum(float(x) for x in re.findall(rf"^{name}(?:{{\S*}})? (\S+)$", q.call("/metrics")[2].decode(), re.M))
-
-
 def answers(q):
     """Of requests of every kind at once: greedy and drawn, under penalties, in a grammar, several of one prompt."""
     kinds = ({}, {"presence_penalty": 0.4, "frequency_penalty": 0.2, "repetition_penalty": 1.2}, {"logprobs": 2},
@@ -122,7 +117,7 @@ def check_guesses(device):
         want = answers(q)
     with start(device, "--deterministic", "--speculative", "ngram") as q:
         wrong = differ(answers(q), want)
-        n, held = (metric(q, f"vllm:spec_decode_num_{kind}_tokens_total") for kind in ("draft", "accepted"))
+        n, held = (q.metric(f"vllm:spec_decode_num_{kind}_tokens_total") for kind in ("draft", "accepted"))
     verdict("the same words with guesses", wrong == 0 and n > 0 and differ(want, want[1:] + want[:1]) > 15,
             f"{wrong} of {len(want)} differ, {held:.0f} of {n:.0f} guesses held")
 
@@ -134,9 +129,9 @@ def check_swap(device):
         want = answers(q)
     with start(device, *few, "--preemption", "swap", "--swap-space", "64MiB") as q:
         wrong = differ(answers(q), want)
-        went = metric(q, "vllm:num_preemptions_total")
+        went = q.metric("vllm:num_preemptions_total")
         first, again = ([words(q, p) for p in long] for _ in range(2))
-        back = metric(q, "quern_prefix_restored_blocks_total")
+        back = q.metric("quern_prefix_restored_blocks_total")
     with start(device, *few, "--swap-space", 0) as q:
         alone = [words(q, p) for p in long]
     verdict("the same words when blocks go to the host and come back", wrong == 0 and first == again == alone and

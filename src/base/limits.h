@@ -169,7 +169,7 @@
 #define MASK_THREADS_MAX        4                   /* beside a device: 128 masks of 3 us, or some of a millisecond */
 #define MASK_WAIT_NS            1000000             /* then the loop helps: a step of many streams is 5 ms and more */
 #define ENGINE_TOP_MAX          20                  /* alternatives per token; what OpenAI allows */
-#define ENGINE_ASK_WORDS        (1u << 21) /* lists a step sends to a device: a thousand of 1,000 tokens and counts */
+#define ENGINE_ASK_WORDS        (1u << 21)          /* of a step to a device: 1,000 histories of 1,000 ids */
 
 /* Tokenizers. */
 #define TEXT_BYTES_MAX        (64 * MIB)        /* one text to encode; the longest contexts are about 4 MB of text */

@@ -61,8 +61,11 @@ struct matrix {
     uint32_t slab, scales_slab;
 };
 
+enum slab_kind { SLAB_MATRICES, SLAB_SCALES, SLAB_KINDS };
+
 struct slab {
     unsigned char *p; /* NULL = free */
+    enum slab_kind kind;
     size_t bytes, used;
     uint32_t n_weights;
 };
@@ -120,11 +123,11 @@ struct dev {
     const char *where; /* the call that failed */
 
     struct slab slabs[SLABS_MAX];
-    uint32_t slab_open[2];    /* the one that is cut from: matrices, scales */
-    uint64_t weight_bytes;    /* taken so far */
-    uint64_t weights_to_come; /* all of them, by somebody's count; 0 = not known */
-    struct upload *upload;    /* NULL = nothing is being loaded */
-    void *staging;            /* device room for the file's bytes of a matrix that is repacked */
+    uint32_t slab_open[SLAB_KINDS]; /* the one that is cut from, if it is of that kind */
+    uint64_t weight_bytes;          /* taken so far */
+    uint64_t weights_to_come;       /* all of them, by somebody's count; 0 = not known */
+    struct upload *upload;          /* NULL = nothing is being loaded */
+    void *staging;                  /* device room for the file's bytes of a matrix that is repacked */
     size_t staging_bytes;
     void *unpacked; /* [UNPACK_ROWS][widest quantised row] f16, for large products */
     size_t unpacked_bytes;

@@ -1,8 +1,8 @@
 /* Weights: taken from the file, laid out for the kernels, in slabs. Matrices bound one after the other lie behind each
  * other, so that q, k and v, or gate and up, are one matrix to a product: which saves launches, and is why weights are
- * cut from slabs and not allocated one by one. The first slab is as large as all weights where that is known, so that
- * nothing is left over; without that, or where it was too little, they grow with what was taken. A slab is freed with
- * its last weight. */
+ * cut from slabs and not allocated one by one. The first slab is as large as all weights where they were counted;
+ * otherwise, and where the count was too little, slabs grow with what was taken. Scales have slabs of their own. A slab
+ * is freed with its last weight. */
 extern "C" {
 #include "base/mem.h"
 #include "tensor/finite.h"
@@ -12,6 +12,8 @@ extern "C" {
 
 #include <cstring>
 
+#define SCALES_LEAST  ((size_t)4 << 20)
+#define SCALES_PART   1024 /* of F8 weights, with rows of 4096 */
 #define SLAB_LEAST    ((size_t)32 << 20)
 #define SLAB_MOST     ((size_t)1 << 30)
 #define SLAB_PART     16 /* of what was taken, behind a count that was too little */
@@ -21,12 +23,12 @@ extern "C" {
 /* ---- slabs ---------------------------------------------------------------------------------------------------------
  */
 
-static size_t slab_size(const struct dev *d, int kind, size_t bytes)
+static size_t slab_size(const struct dev *d, enum slab_kind kind, size_t bytes)
 {
     const bool is_known = d->weights_to_come > 0;
     size_t size = MIN(MAX((size_t)d->weight_bytes / (is_known ? SLAB_PART : 1), SLAB_LEAST), SLAB_MOST);
-    if (kind == 1)
-        size = (size_t)4 << 20;
+    if (kind == SLAB_SCALES)
+        size = MAX((size_t)d->weights_to_come / SCALES_PART, SCALES_LEAST);
     else if (is_known && d->weight_bytes == 0)
         size = (size_t)d->weights_to_come;
     return MAX(size, bytes);
@@ -41,12 +43,13 @@ static void *slab_new(size_t bytes)
     return NULL;
 }
 
-/* Room for bytes behind what was taken last of that kind (0 matrices, 1 scales); which is a slab's index. */
-static enum err slab_take(struct dev *d, int kind, size_t bytes, uint32_t *which, unsigned char **out, struct error *e)
+/* Room for bytes behind what was taken last of that kind; which is a slab's index. */
+static enum err slab_take(
+    struct dev *d, enum slab_kind kind, size_t bytes, uint32_t *which, unsigned char **out, struct error *e)
 {
     struct slab *s = &d->slabs[d->slab_open[kind]];
     const size_t at = (s->used + 15) / 16 * 16;
-    if (s->p == NULL || at + bytes > s->bytes) {
+    if (s->p == NULL || s->kind != kind || at + bytes > s->bytes) {
         uint32_t i = 0;
         while (i < SLABS_MAX && d->slabs[i].p != NULL)
             i++;
@@ -64,6 +67,7 @@ static enum err slab_take(struct dev *d, int kind, size_t bytes, uint32_t *which
         }
         s = &d->slabs[i];
         s->p = (unsigned char *)p;
+        s->kind = kind;
         s->bytes = size;
         s->used = 0;
         s->n_weights = 0;
@@ -260,10 +264,10 @@ enum err cuda_weight_bind(
     m->n_out = (uint32_t)v->shape[v->n_dims - 2];
     m->row_bytes = format_row_bytes(m->format, m->n_in);
     m->mat_bytes = (uint64_t)m->row_bytes * m->n_out;
-    enum err err = slab_take(d, 0, n_mats * m->mat_bytes, &m->slab, &m->data, e);
+    enum err err = slab_take(d, SLAB_MATRICES, n_mats * m->mat_bytes, &m->slab, &m->data, e);
     if (err == OK && m->format == FORMAT_F8) {
-        err = slab_take(
-            d, 1, (size_t)n_mats * m->n_out * sizeof(float), &m->scales_slab, (unsigned char **)&m->scales, e);
+        err = slab_take(d, SLAB_SCALES, (size_t)n_mats * m->n_out * sizeof(float), &m->scales_slab,
+            (unsigned char **)&m->scales, e);
         if (err != OK)
             slab_give(d, m->slab);
     }

@@ -52,11 +52,11 @@ struct draft {
     uint32_t *best;            /* [seqs_max] */
     struct asks asks;          /* of a device that chooses by itself; cap 0: the host chooses */
     struct sample_got *got;    /* [seqs_max] */
-    uint64_t *masks;           /* [seqs_max] of a step, where the device copies them from */
-    uint32_t n_masks;
-    uint32_t *out_ask; /* [seqs_max] which ask an output row is of */
-    struct step step;  /* arrays below */
-    int32_t *token;    /* [rows_max] */
+    uint64_t *masks;           /* [seqs_max][words] of a step, where the device copies them from */
+    uint32_t n_masks, words;   /* words: of a mask */
+    uint32_t *out_ask;         /* [seqs_max] which ask an output row is of */
+    struct step step;          /* arrays below */
+    int32_t *token;            /* [rows_max] */
     uint32_t *pos, *seq_of, *kv_slot, *out_row, *table;
     struct batch_seq *batch;
 };
@@ -240,20 +240,20 @@ static enum err read_best(struct draft *d, struct error *e)
 /* Which ids the next guess may be; the bits are the last of d->masks. */
 static struct row_mask mask_of(struct draft *d, const struct slot_view *v)
 {
-    uint64_t *room = d->masks + (size_t)d->n_masks * ((d->o.vocab + 63) / 64);
+    uint64_t *room = d->masks + (size_t)d->n_masks * d->words;
     return choose_mask(v, v->choice->walk != NULL ? d->walk : NULL, room, d->o.vocab);
 }
 
 /* Asked of the device; false: the host has to choose. */
 static bool ask_row(struct draft *d, const struct slot_view *v, const struct draft_seq *q, uint32_t i)
 {
-    const size_t words = (d->o.vocab + 63) / 64;
     const struct row_mask mask = mask_of(d, v);
     if (mask.bits != NULL)
-        memmove(d->masks + d->n_masks * words, mask.bits, words * sizeof *mask.bits);
+        memmove(d->masks + (size_t)d->n_masks * d->words, mask.bits, d->words * sizeof *mask.bits);
     const uint32_t number = mask.bits != NULL ? d->n_masks : SAMPLE_NO_MASK;
     if (!asks_add(&d->asks, v, q->guess, q->n_guess, number, mask.is_forced, i, 0))
         return false;
+    d->asks.ask[d->asks.n - 1].want_logprob = false;
     d->n_masks += mask.bits != NULL;
     return true;
 }
@@ -408,14 +408,13 @@ static enum err draft_check(const struct proposer *p, struct error *e)
 
 /* ---- making one ---- */
 
-static void draft_close(struct proposer *p)
+/* All but its decoder, which must still be there. */
+static void draft_free(struct draft *d)
 {
-    struct draft *d = self(p);
     if (d->asks.cap > 0)
         decoder_host_free(d->o.decoder, d->masks);
     else
         mem_free(d->masks);
-    decoder_close(d->o.decoder);
     kv_free(d->kv);
     sampler_free(d->sampler);
     asks_fini(&d->asks);
@@ -437,17 +436,24 @@ static void draft_close(struct proposer *p)
     mem_free(d);
 }
 
+static void draft_close(struct proposer *p)
+{
+    struct decoder *decoder = self(p)->o.decoder;
+    draft_free(self(p));
+    decoder_close(decoder);
+}
+
 /* A device chooses where its ids are the model's. */
 static enum err make_choosing(struct draft *d, struct error *e)
 {
     const struct draft_options *o = &d->o;
-    const size_t words = (o->vocab + 63) / 64;
+    d->words = (o->vocab + 63) / 64;
     if (decoder_is_ahead(o->decoder) && d->vocab == o->vocab) {
         TRY(asks_init(&d->asks, o->seqs_max, ENGINE_ASK_WORDS, e));
         d->got = mem_array(o->seqs_max, sizeof *d->got);
-        d->masks = decoder_host_new(o->decoder, o->seqs_max * words * sizeof *d->masks);
+        d->masks = decoder_host_new(o->decoder, (size_t)o->seqs_max * d->words * sizeof *d->masks);
     } else
-        d->masks = mem_array(words, sizeof *d->masks);
+        d->masks = mem_array(d->words, sizeof *d->masks);
     if (d->masks == NULL || (d->asks.cap > 0 && d->got == NULL))
         return FAIL(e, ERR_NOMEM, "no memory for the masks of a draft of %u sequences", o->seqs_max);
     return sampler_new(o->vocab, &d->sampler, e);
@@ -504,8 +510,7 @@ enum err draft_proposer_open(const struct draft_options *o, struct proposer **ou
     d->opens_max = 2 * o->seqs_max;
     const enum err err = make_room(d, e);
     if (err != OK) {
-        d->o.decoder = NULL; /* stays the caller's */
-        draft_close(&d->base);
+        draft_free(d); /* its decoder stays the caller's */
         return err;
     }
     *out = &d->base;

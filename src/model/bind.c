@@ -151,13 +151,18 @@ static enum err bind_views(struct binder *b, const char *name, const struct tens
     return OK;
 }
 
-/* The same for one whole tensor, which is over when a device with memory of its own has it. */
+/* A whole tensor is bound: it is over when that was by a device with memory of its own. */
+static void drop_bound(struct binder *b, const struct tensor_view *v)
+{
+    if (!b->look && b->src->drop != NULL && b->d->ops->memory_free != NULL)
+        b->src->drop(b->src->ctx, v);
+}
+
 static enum err bind_whole(
     struct binder *b, const char *name, const struct tensor_view *v, const struct scales *s, struct weight *w)
 {
     TRY(bind_views(b, name, v, 1, s, w));
-    if (!b->look && b->src->drop != NULL && b->d->ops->memory_free != NULL)
-        b->src->drop(b->src->ctx, v);
+    drop_bound(b, v);
     return OK;
 }
 
@@ -220,6 +225,8 @@ static enum err bind_slices(struct binder *b, const char *pattern, uint32_t laye
         err = bind_views(b, name, &part, 1, &of, out[i]);
         at += rows[i];
     }
+    if (err == OK)
+        drop_bound(b, &all);
     mem_free(s.of);
     return err;
 }

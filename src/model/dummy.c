@@ -250,6 +250,8 @@ static void drop_dummy(void *ctx, const struct tensor_view *v)
     struct dummy *d = ctx;
     for (uint32_t i = d->n; !d->shares && i-- > 0;)
         if (d->buffers[i] == v->data) {
+            if (d->largest == v->data)
+                d->largest_bytes = 0; /* nobody shares it any more */
             mem_free(d->buffers[i]);
             d->buffers[i] = d->buffers[--d->n];
             return;

@@ -359,11 +359,20 @@ static bool advise_weights(const struct fit *f, char *text, size_t bytes)
     return false;
 }
 
-static bool fits_alone(const struct fit *f)
+/* Without the other model, with the cache that was asked for or one that fits. */
+static bool advise_alone(const struct fit *f, char *text, size_t bytes)
 {
+    char cache[96] = "";
     struct fit g = *f;
     g.beside_bytes = g.beside_token_bytes = 0;
-    return f->beside_bytes != 0 && is_within(&g);
+    const struct fit least = with_smallest_cache(&g);
+    if (f->beside_bytes == 0 || !is_within(&least))
+        return false;
+    const bool asks = f->reason == FIT_BY_OPTION || f->n_blocks != 0;
+    if (asks && !is_within(&g) && !advise_cache(&g, cache, sizeof cache))
+        return false;
+    snprintf(text, bytes, "it fits without the draft%s%s", cache[0] != '\0' ? " and with " : "", cache);
+    return true;
 }
 
 enum err fit_check(const struct fit *f, struct error *e)
@@ -374,7 +383,7 @@ enum err fit_check(const struct fit *f, struct error *e)
     const struct fit least = with_smallest_cache(f);
     const bool knows = advise_cache(f, with, sizeof with) || advise_steps(f, with, sizeof with) ||
                        advise_weights(f, with, sizeof with);
-    const bool alone = !knows && (fits_alone(f) || fits_alone(&least));
+    const bool alone = !knows && advise_alone(f, with, sizeof with);
     if (f->beside_bytes != 0)
         snprintf(beside, sizeof beside, "the draft %s, ", bytes_show(f->beside_bytes, less));
     if (!knows && !alone)
@@ -385,7 +394,7 @@ enum err fit_check(const struct fit *f, struct error *e)
         bytes_show(fit_fixed_bytes(f) + cache_bytes(f), need), bytes_show(f->weight_bytes, weights), f->wants.rows,
         bytes_show(fit_fixed_bytes(f) - f->weight_bytes - f->beside_bytes, steps), beside, f->context,
         f->n_blocks != 0 ? " and the blocks asked for" : "", bytes_show(cache_bytes(f), cache),
-        bytes_show(f->memory_bytes, have), knows ? "it fits with " : "", alone ? "it fits without the draft" : with);
+        bytes_show(f->memory_bytes, have), knows ? "it fits with " : "", with);
 }
 
 enum err fit_choose(

@@ -9,7 +9,8 @@
  *
  *   QUERN_CARD_MIB    memory of the card; 140,000 unless given
  *   QUERN_CARD_FAILS  the how manieth launch fails, of kernels, products and graphs; 0: none
- *   QUERN_CARD_LOG    a file; each call that takes, gives back or waits, which no step may, adds a line
+ *   QUERN_CARD_LOG    a file; each call that takes, gives back, or waits for a stream or a copy, which no step may,
+ * adds a line
  *
  * Threads: one mutex around all of it. */
 #include <cublasLt.h>
@@ -107,7 +108,7 @@ static cudaError_t issue(cudaStream_t s, std::function<void()> call)
 {
     if (broken != cudaSuccess)
         return answer(broken);
-    if (s != nullptr && s->into != nullptr)
+    if (s != nullptr && s->into != nullptr && s->into->is_open)
         s->into->calls.push_back(std::move(call));
     else
         call();
@@ -221,7 +222,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     void *at = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         return answer(cudaErrorMemoryAllocation);
-    taken[ *p = at] = whole;
+    taken[at] = whole;
+    *p = at;
     n_taken += whole;
     return cudaSuccess;
 }

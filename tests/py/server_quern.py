@@ -93,6 +93,11 @@ class Quern:
         status, _, answer = self.call(path, body)
         return status, answer
 
+    def metric(self, name):
+        """The sum over its labels."""
+        text = self.call("/metrics")[2].decode()
+        return sum(float(x) for x in re.findall(rf"^{name}(?:{{\S*}})? (\S+)$", text, re.M))
+
     def raw(self, text, timeout=10, end=False):
         """Everything that comes back for these bytes until the server closes or falls silent."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as s:
