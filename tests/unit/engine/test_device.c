@@ -1,14 +1,18 @@
-/* A runner one step ahead of a device that chooses by itself: what happens when the device fails, and rows that the
- * host has to choose for. That it changes no answer otherwise is the storms' business (testing_storm.c). */
+/* A runner one step ahead of a device that chooses by itself: what happens when the device fails, or memory does while
+ * it or a draft is opened, and rows that the host has to choose for. That it changes no answer otherwise is the storms'
+ * business (testing_storm.c). */
 #include "engine/testing_device.h"
 #include "engine/testing_engine.h"
 
+#include "base/fault.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
+#include "engine/propose.h"
 #include "model/model.h"
 
 #define TINY    "tests/data/tiny/tiny-1m-q8_0.gguf"
 #define CONTEXT 128u
+#define BLOCKS  64u
 #define N       8u
 
 struct house {
@@ -19,6 +23,24 @@ struct house {
     struct engine *en;
     struct engine_client *client;
 };
+
+static void make_decoder(
+    const struct house *h, const struct ops *ops, const struct runner_limits *l, struct decoder **out)
+{
+    struct error e;
+    const struct decoder_options d = {.ops = ops,
+        .threads = 1,
+        .rows_max = l->rows_max,
+        .out_max = l->out_max,
+        .seqs_max = l->seqs_max,
+        .table_max = l->table_max,
+        .context_max = CONTEXT,
+        .kv_dtype = DTYPE_F16,
+        .block_tokens = 16,
+        .n_blocks = BLOCKS};
+    const struct weight_source src = decoder_file_source(h->source);
+    assert_ok(e, decoder_open(&src, h->cfg, &d, out, &e));
+}
 
 static void house_open(struct house *h, const struct ops *ops)
 {
@@ -40,24 +62,13 @@ static void house_open(struct house *h, const struct ops *ops)
     o.sched.context_max = CONTEXT;
     o.sched.block_tokens = 16;
     o.sched.queue_max = 2 * N;
-    o.kv = (struct kv_options){.n_blocks = 64,
+    o.kv = (struct kv_options){.n_blocks = BLOCKS,
         .block_tokens = 16,
         .seqs_max = sched_slots(&o.sched),
         .seq_blocks_max = CONTEXT / 16,
         .prefix_cache = true};
     const struct runner_limits l = engine_runner_limits(&o.sched, &o.kv);
-    const struct decoder_options d = {.ops = ops,
-        .threads = 1,
-        .rows_max = l.rows_max,
-        .out_max = l.out_max,
-        .seqs_max = l.seqs_max,
-        .table_max = l.table_max,
-        .context_max = CONTEXT,
-        .kv_dtype = DTYPE_F16,
-        .block_tokens = 16,
-        .n_blocks = o.kv.n_blocks};
-    const struct weight_source src = decoder_file_source(h->source);
-    assert_ok(e, decoder_open(&src, h->cfg, &d, &h->decoder, &e));
+    make_decoder(h, ops, &l, &h->decoder);
     assert_ok(e, model_runner_open(h->decoder, &l, 0, &o.runner, &e));
     assert_int_equal(o.runner->ops->depth, ops->sample != NULL ? 1 : 0);
     assert_ok(e, engine_new(&o, &h->en, &e));
@@ -161,11 +172,51 @@ static void a_device_that_fails_ends_everything_with_its_sentence(void **state)
     }
 }
 
+/* Each allocation fails in turn, for a runner and for a draft; their decoder stays the caller's. */
+static void what_cannot_be_opened_gives_everything_back(void **state)
+{
+    struct house h;
+    struct decoder *small;
+    (void)state;
+    house_open(&h, device_ops());
+    const struct runner_limits l = engine_runner_limits(&h.en->o.sched, &h.en->o.kv);
+    make_decoder(&h, device_ops(), &l, &small);
+    const struct draft_options o = {.decoder = small,
+        .vocab = h.cfg->vocab,
+        .seqs_max = l.seqs_max,
+        .rows_max = l.rows_max,
+        .context_max = CONTEXT,
+        .block_tokens = 16,
+        .n_blocks = BLOCKS,
+        .table_max = l.table_max,
+        .slots_max = 8};
+    for (int is_draft = 0; is_draft < 2; is_draft++) {
+        enum err err = ERR_NOMEM;
+        uint64_t nth;
+        for (nth = 1; err != OK; nth++) {
+            struct proposer *p = NULL;
+            struct runner *r = NULL;
+            struct error e = {0};
+            fault_arm(FAULT_ALLOC, nth, false);
+            err = is_draft ? draft_proposer_open(&o, &p, &e) : model_runner_open(small, &l, 4, &r, &e);
+            const uint64_t calls = fault_calls(FAULT_ALLOC);
+            fault_arm(FAULT_ALLOC, 0, false);
+            assert_int_equal(err, calls < nth ? OK : ERR_NOMEM);
+            proposer_close(p); /* which takes its decoder along */
+            if (r != NULL)
+                runner_close(r);
+        }
+        assert_true(nth > 10);
+    }
+    house_close(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_that_the_host_chooses_for_get_the_same_tokens),
         cmocka_unit_test(a_device_that_fails_ends_everything_with_its_sentence),
+        cmocka_unit_test(what_cannot_be_opened_gives_everything_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
