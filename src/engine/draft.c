@@ -52,7 +52,7 @@ struct draft {
     uint32_t *best;            /* [seqs_max] */
     struct asks asks;          /* of a device that chooses by itself; cap 0: the host chooses */
     struct sample_got *got;    /* [seqs_max] */
-    uint64_t *masks;           /* [seqs_max][words] of a step, where the device copies them from */
+    uint64_t *masks;           /* [seqs_max][words], where the device copies them from; else room for one */
     uint32_t n_masks, words;   /* words: of a mask */
     uint32_t *out_ask;         /* [seqs_max] which ask an output row is of */
     struct step step;          /* arrays below */
@@ -237,7 +237,8 @@ static enum err read_best(struct draft *d, struct error *e)
     return decoder_sent_best(d->o.decoder, 0, d->step.n_out, d->best, e);
 }
 
-/* Which ids the next guess may be; the bits are the last of d->masks. */
+/* Which ids the next guess may be. A grammar's are written behind the masks so far; those that a request allows lie in
+ * it. */
 static struct row_mask mask_of(struct draft *d, const struct slot_view *v)
 {
     uint64_t *room = d->masks + (size_t)d->n_masks * d->words;
