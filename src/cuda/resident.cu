@@ -115,10 +115,12 @@ bool resident_end(struct dev *d)
 void resident_send(struct dev *d)
 {
     struct resident *r = d->resident;
-    if (r != NULL && r->bytes > 0)
-        cuda_write(d, r->program, r->from, r->bytes);
-    if (r != NULL)
-        r->bytes = 0;
+    if (r == NULL || r->bytes == 0)
+        return;
+    cuda_write(d, r->program, r->from, r->bytes);
+    if (is_several(r))
+        resident_several_accept(d, r->program, r->n);
+    r->bytes = 0;
 }
 
 void resident_free(struct dev *d)

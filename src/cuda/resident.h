@@ -110,12 +110,14 @@ uint32_t resident_chain_room(void); /* bytes that attention needs where the acti
 
 /* resident_several.cu. A phase as that kernel has it, in bytes, and how its program is aligned; the bytes in device
  * memory for rows of n that are to be normalised; how attention is cut; phases made into a program in host memory,
- * false on failure, which is noted; and the launch. */
+ * false on failure, which is noted; the program of n phases in a place where another was, which every multiprocessor is
+ * told, before the first launch; and the launch. */
 #define RESIDENT_SEVERAL_ALIGN 128
 size_t resident_several_bytes(void);
 size_t resident_several_room(uint32_t n);
 struct cut resident_several_cut(const struct dev *d, const struct attend_job *j);
 bool resident_several_program(struct dev *d, const struct phase *phases, uint32_t n, void *room, void *program);
+void resident_several_accept(struct dev *d, const void *program, uint32_t n);
 void resident_run_several(struct dev *d, uint32_t n_rows, uint32_t head_dim, const void *program, uint32_t n,
     uint32_t first_attend, uint32_t *barrier);
 

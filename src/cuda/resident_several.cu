@@ -21,6 +21,21 @@ template <int NT> static void launch_head(struct dev *d, uint32_t head_dim, cons
         launch<NT, 128>(d, a);
 }
 
+/* By a block on each multiprocessor: it takes all of its shared memory. */
+__global__ static void accept_kernel(const struct several_phase *program, uint32_t n)
+{
+    launch_wait();
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        tma_accept(&program[i].f.act);
+        tma_accept(&program[i].f.w);
+    }
+}
+
+void resident_several_accept(struct dev *d, const void *program, uint32_t n)
+{
+    cuda_launch(d, accept_kernel, dim3(d->n_sms), 32, SEVERAL_BYTES, (const struct several_phase *)program, n);
+}
+
 static_assert(alignof(struct several_phase) <= RESIDENT_SEVERAL_ALIGN, "in host memory too");
 
 struct cut resident_several_cut(const struct dev *d, const struct attend_job *j)

@@ -134,6 +134,15 @@ __device__ __forceinline__ void barrier_publish()
 /* ---- boxes ---------------------------------------------------------------------------------------------------------
  */
 
+/* A description in device memory may have been written over: this multiprocessor's copy engine, which keeps what it has
+ * read of that place from kernel to kernel, reads it again. */
+__device__ __forceinline__ void tma_accept(const CUtensorMap *map)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+#endif
+}
+
 /* The box from column `col` and row `row` on; b gets its bytes. By one thread. */
 __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, uint32_t col, uint32_t row, uint64_t *b)
 {

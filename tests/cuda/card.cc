@@ -4,8 +4,9 @@
  * is everything that the host does, from the start of a server to its end: the rooms, the graphs, the copies and their
  * order, what is answered when memory is short or the card fails.
  *
- * It is strict where a real one is: memory ends, nothing may be allocated or waited for in a recording, and after a
- * fault every call fails.
+ * It is strict where a real one is: memory ends, nothing may be allocated or waited for in a recording, a graph may not
+ * be launched over descriptions of matrices that were copied to the card and that no kernel has accepted since
+ * (tma_accept; a card would go on with those that lay there before), and after a fault every call fails.
  *
  *   QUERN_CARD_MIB    memory of the card; 140,000 unless given
  *   QUERN_CARD_FAILS  the how manieth launch fails, of kernels, products and graphs; 0: none
@@ -33,7 +34,9 @@
 #define PAGE_BYTES  ((size_t)2 << 20) /* what an allocation is rounded up to, unless it shares a page with others */
 #define SHARE_BYTES ((size_t)512)
 #define HOST_PAGE   ((size_t)4096)
-#define MILLISECOND 0.01f /* what everything takes */
+#define MILLISECOND 0.01f               /* what everything takes */
+#define DESCRIPTION 0x6120626f78206f66u /* the first word of a CUtensorMap */
+#define UNACCEPTED  cudaErrorInvalidResourceHandle
 
 struct recording {
     std::vector<std::function<void()>> calls;
@@ -60,6 +63,7 @@ static std::mutex lock;
 static std::map<void *, size_t> taken;
 static size_t n_taken, n_launches;
 static uint32_t n_recordings;
+static size_t n_unaccepted; /* descriptions */
 static cudaError_t broken = cudaSuccess, last = cudaSuccess;
 static thread_local cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
 
@@ -171,6 +175,7 @@ const char *cudaGetErrorString(cudaError_t e)
 {
     return e == cudaErrorMemoryAllocation           ? "out of memory"
            : e == cudaErrorIllegalAddress           ? "an illegal memory access was encountered"
+           : e == UNACCEPTED                        ? "descriptions of matrices that no kernel has accepted"
            : e == cudaErrorStreamCaptureUnsupported ? "operation not permitted when stream is capturing"
                                                     : "made up";
 }
@@ -183,11 +188,20 @@ cudaError_t cudaGetLastError(void)
     return was;
 }
 
+static size_t descriptions_in(const void *from, size_t bytes)
+{
+    size_t n = 0;
+    for (size_t at = 0; at + sizeof(CUtensorMap) <= bytes; at += alignof(CUtensorMap))
+        n += ((const CUtensorMap *)((const char *)from + at))->opaque[0] == DESCRIPTION;
+    return n;
+}
+
 static CUresult encode_tiled(CUtensorMap *map, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
     const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
     CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
 {
     std::memset(map, 0, sizeof *map);
+    map->opaque[0] = DESCRIPTION;
     return CUDA_SUCCESS;
 }
 
@@ -274,9 +288,11 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t s)
     return issue(s, [=] { fill(to, value, bytes); });
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t s)
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t s)
 {
     const guard g(lock);
+    if (kind == cudaMemcpyHostToDevice)
+        n_unaccepted += descriptions_in(from, bytes);
     return issue(s, [=] { std::memmove(to, from, bytes); });
 }
 
@@ -410,6 +426,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e)
 cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s)
 {
     const guard g(lock);
+    if (n_unaccepted > 0)
+        broken = UNACCEPTED;
     const cudaError_t status = launch();
     for (const auto &call : e->calls)
         if (status == cudaSuccess)
@@ -418,6 +436,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s)
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
+
+/* Their names; they are told before this file's own variables are there. */
+static std::map<const void *, std::string> &names()
+{
+    static std::map<const void *, std::string> all;
+    return all;
+}
 
 void **__cudaRegisterFatBinary(void *)
 {
@@ -438,8 +463,10 @@ char __cudaInitModule(void **)
     return 0;
 }
 
-void __cudaRegisterFunction(void **, const char *, char *, const char *, int, uint3 *, uint3 *, dim3 *, dim3 *, int *)
+void __cudaRegisterFunction(
+    void **, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *, int *)
 {
+    names()[host] = name;
 }
 
 cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *)
@@ -464,9 +491,11 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void **, size_t, cudaSt
     return launch();
 }
 
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *, const void *, void **)
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *, const void *kernel, void **)
 {
     const guard g(lock);
+    if (n_recordings == 0 && names()[kernel].find("accept_kernel") != std::string::npos)
+        n_unaccepted = 0;
     return launch();
 }
 
