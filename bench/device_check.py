@@ -695,6 +695,39 @@ def check_resident(seed):
                 twin)
 
 
+def check_places(seed):
+    """More recorded steps than there are places for: one of up to 32 rows that is recorded where another was gives what
+    it gave at first, to the bit; the twin is another position's."""
+    lib, random = bench_library(), np.random.default_rng(seed)
+    lib.quern_bench_seed(seed & 0xffffffff)
+    counts = [*range(1, 17), *range(24, 65, 8), *range(80, 257, 16)]
+    for name in mine(of(("small-64", "small-128"), ())):
+        handle = bench_model(lib, name, "BF16", 0, "BF16", 0, 256, 256, 256 * 128)
+        if not handle:
+            continue
+
+        def logits(n_seqs, resident, at=70):
+            out = no_logits(lib, handle, n_seqs)
+            if lib.quern_bench_logits(handle, n_seqs, at, resident, out.ctypes.data) != 0:
+                raise step_failed(lib, handle, f"{n_seqs} sequences at {at}")
+            return out
+
+        steps = [(n, resident) for n in counts for resident in (0, 1)]
+        first = {s: logits(*s) for s in steps if s[1] and s[0] <= 32}
+        before, wrong = lib.quern_bench_several_launches(), 0
+        for i in np.concatenate([random.permutation(len(steps)) for _ in range(3)]):
+            got = logits(*steps[i])
+            wrong += steps[i] in first and not np.array_equal(got, first[steps[i]])
+        again = lib.quern_bench_several_launches() - before
+        twins = sum(np.array_equal(logits(*s, at=71), want) for s, want in first.items())
+        lib.quern_bench_close(handle)
+        ok = wrong == 0 and twins == 0 and again > 0
+        if not ok:
+            failures.append(f"places {name}")
+        print(f"{len(steps)} recorded steps of {name} by turns, {again} of 3 to 32 rows recorded again: {wrong} differ, "
+              f"twins alike {twins}  {'ok' if ok else 'MISMATCH'}", flush=True)
+
+
 CHOSEN_ROWS = [10, 21, 50, 100, 130, 200, 272, 300, 544, 700]
 
 
@@ -804,7 +837,7 @@ CHECKS = {"products": check_products, "whole": check_whole, "chosen": check_chos
           "feed": check_feed_forward, "attention": check_attention, "wide": check_wide,
           "architectures": check_architectures, "models": check_models, "checkpoint": check_checkpoint,
           "sample": check_sample, "verify": check_verify, "deterministic": check_deterministic,
-          "resident": check_resident, "requests": check_requests}
+          "resident": check_resident, "places": check_places, "requests": check_requests}
 # processes that share a group where several run at a time, the longest first; the others are one
 PARTS = {"requests": 2, "wide": 3, "slim": 2, "attention": 5, "deterministic": 4, "resident": 4, "even": 2, "feed": 5,
          "products": 2}
