@@ -700,9 +700,9 @@ def check_places(seed):
     it gave at first, to the bit; the twin is another position's."""
     lib, random = bench_library(), np.random.default_rng(seed)
     lib.quern_bench_seed(seed & 0xffffffff)
-    counts = [*range(1, 17), *range(24, 65, 8), *range(80, 257, 16)]
+    counts = [*range(1, 17), *range(24, 65, 8), *range(80, 513, 16)]
     for name in mine(of(("small-64", "small-128"), ())):
-        handle = bench_model(lib, name, "BF16", 0, "BF16", 0, 256, 256, 256 * 128)
+        handle = bench_model(lib, name, "BF16", 0, "BF16", 0, 512, 512, 512 * 128)
         if not handle:
             continue
 
