@@ -237,6 +237,16 @@ static enum err read_best(struct draft *d, struct error *e)
     return decoder_sent_best(d->o.decoder, 0, d->step.n_out, d->best, e);
 }
 
+/* Nothing of the step is read, but it is over: the model's comes next, on a stream of its own, and of two kernels that
+ * each want all of the chip some blocks of both could be there and wait for the others for ever. */
+static enum err step_over(struct draft *d, struct error *e)
+{
+    if (!decoder_is_ahead(d->o.decoder))
+        return OK;
+    decoder_send_best(d->o.decoder, 0);
+    return decoder_sent_best(d->o.decoder, 0, 0, d->best, e);
+}
+
 /* Which ids the next guess may be. A grammar's are written behind the masks so far; those that a request allows lie in
  * it. */
 static struct row_mask mask_of(struct draft *d, const struct slot_view *v)
@@ -283,7 +293,7 @@ static enum err choose_rows(struct draft *d, const struct spec_ask *asks, const 
             TRY(choose_row(d, &v, q, i, e));
     }
     if (d->asks.n == 0)
-        return OK;
+        return step_over(d, e);
     decoder_sample(d->o.decoder,
         &(struct decoder_asks){.ask = d->asks.ask,
             .words = d->asks.words,
@@ -307,7 +317,7 @@ static enum err step_run(struct draft *d, const struct spec_ask *asks, const str
         return OK;
     TRY(decoder_step(d->o.decoder, &d->step, e));
     if (d->step.n_out == 0)
-        return OK;
+        return step_over(d, e);
     if (!d->step.want_best)
         return choose_rows(d, asks, slots, e);
     TRY(read_best(d, e));

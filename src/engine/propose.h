@@ -9,8 +9,9 @@
  *           It chooses by the request's own parameters and draws, so that at any temperature it guesses what the model
  *           would choose if their logits were equal.
  *
- * When: between TAKE and PLAN, at depth 0. sched_asks says who wants how many; what comes back goes to the scheduler
- * through sched_guess, cut at the first id that is none of the vocabulary.
+ * When: between TAKE and PLAN, at depth 0: no step of the model is in flight, and none of the proposer's when it
+ * returns. sched_asks says who wants how many; what comes back goes to the scheduler through sched_guess, cut at the
+ * first id that is none of the vocabulary.
  *
  * Threads: the engine thread. Nothing allocates after it was opened. */
 #ifndef ENGINE_PROPOSE_H

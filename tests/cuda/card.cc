@@ -6,7 +6,9 @@
  *
  * It is strict where a real one is: memory ends, nothing may be allocated or waited for in a recording, a graph may not
  * be launched over descriptions of matrices that were copied to the card and that no kernel has accepted since
- * (tma_accept; a card would go on with those that lay there before), and after a fault every call fails.
+ * (tma_accept; a card would go on with those that lay there before), nothing is launched on one stream while another's
+ * last launch has not been waited for (two kernels that each want the whole chip may wait for each other for ever), and
+ * after a fault every call fails.
  *
  *   QUERN_CARD_MIB    memory of the card; 140,000 unless given
  *   QUERN_CARD_FAILS  the how manieth launch fails, of kernels, products and graphs; 0: none
@@ -37,6 +39,7 @@
 #define MILLISECOND 0.01f               /* what everything takes */
 #define DESCRIPTION 0x6120626f78206f66u /* the first word of a CUtensorMap */
 #define UNACCEPTED  cudaErrorInvalidResourceHandle
+#define STUCK       cudaErrorLaunchTimeout
 
 struct recording {
     std::vector<std::function<void()>> calls;
@@ -45,10 +48,13 @@ struct recording {
 
 struct CUstream_st {
     std::shared_ptr<recording> into;
+    uint64_t n_launches = 0;
 };
 
 struct CUevent_st {
     std::shared_ptr<recording> of;
+    cudaStream_t on = nullptr;
+    uint64_t n_launches = 0; /* of that stream, when it was recorded */
 };
 
 struct CUgraph_st {
@@ -64,6 +70,7 @@ static std::map<void *, size_t> taken;
 static size_t n_taken, n_launches;
 static uint32_t n_recordings;
 static size_t n_unaccepted; /* descriptions */
+static cudaStream_t busy;   /* the stream whose launch nobody has waited for */
 static cudaError_t broken = cudaSuccess, last = cudaSuccess;
 static thread_local cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
 
@@ -119,11 +126,17 @@ static cudaError_t issue(cudaStream_t s, std::function<void()> call)
     return cudaSuccess;
 }
 
-static cudaError_t launch()
+static cudaError_t launch(cudaStream_t s)
 {
     static const size_t fails = number_of("QUERN_CARD_FAILS", 0);
     if (++n_launches == fails)
         broken = cudaErrorIllegalAddress;
+    if (s == nullptr || s->into != nullptr)
+        return answer(cudaSuccess);
+    if (busy != nullptr && busy != s)
+        broken = STUCK;
+    busy = s;
+    s->n_launches++;
     return answer(cudaSuccess);
 }
 
@@ -176,6 +189,7 @@ const char *cudaGetErrorString(cudaError_t e)
     return e == cudaErrorMemoryAllocation           ? "out of memory"
            : e == cudaErrorIllegalAddress           ? "an illegal memory access was encountered"
            : e == UNACCEPTED                        ? "descriptions of matrices that no kernel has accepted"
+           : e == STUCK                             ? "a launch beside that of another stream"
            : e == cudaErrorStreamCaptureUnsupported ? "operation not permitted when stream is capturing"
                                                     : "made up";
 }
@@ -319,6 +333,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     const guard g(lock);
+    busy = busy == s ? nullptr : busy;
     delete s;
     return answer(cudaSuccess);
 }
@@ -326,6 +341,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     const guard g(lock);
+    busy = busy == s ? nullptr : busy;
     note("wait for a stream");
     return answer(s->into != nullptr ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
 }
@@ -351,6 +367,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     const guard g(lock);
     e->of = s->into;
+    e->on = s;
+    e->n_launches = s->n_launches;
     return answer(cudaSuccess);
 }
 
@@ -365,6 +383,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
     const guard g(lock);
+    if (busy != nullptr && busy == e->on && e->n_launches == busy->n_launches)
+        busy = nullptr;
     return answer(e->of != nullptr && e->of->is_open ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
 }
 
@@ -428,7 +448,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s)
     const guard g(lock);
     if (n_unaccepted > 0)
         broken = UNACCEPTED;
-    const cudaError_t status = launch();
+    const cudaError_t status = launch(s);
     for (const auto &call : e->calls)
         if (status == cudaSuccess)
             issue(s, call);
@@ -475,28 +495,32 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *)
     return cudaSuccess;
 }
 
-unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, CUstream_st *)
+static thread_local cudaStream_t called_on;
+
+unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, CUstream_st *s)
 {
+    called_on = s;
     return 0;
 }
 
-cudaError_t __cudaPopCallConfiguration(dim3 *, dim3 *, size_t *, void *)
+cudaError_t __cudaPopCallConfiguration(dim3 *, dim3 *, size_t *, void *s)
 {
+    *(cudaStream_t *)s = called_on;
     return cudaSuccess;
 }
 
-cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void **, size_t, cudaStream_t)
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void **, size_t, cudaStream_t s)
 {
     const guard g(lock);
-    return launch();
+    return launch(s);
 }
 
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *, const void *kernel, void **)
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *kernel, void **)
 {
     const guard g(lock);
     if (n_recordings == 0 && names()[kernel].find("accept_kernel") != std::string::npos)
         n_unaccepted = 0;
-    return launch();
+    return launch(c->stream);
 }
 
 cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int)
@@ -604,9 +628,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, c
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *,
     cublasLtMatrixLayout_t, const void *, cublasLtMatrixLayout_t, const void *, const void *, cublasLtMatrixLayout_t,
-    void *, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t)
+    void *, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t s)
 {
     const guard g(lock);
-    return launch() == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+    return launch(s) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 }

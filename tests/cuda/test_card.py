@@ -62,7 +62,9 @@ CASES = {
     "int8 cache": (Q8, "--kv-cache-dtype", "q8_0"), "mixture": (MIXTURE,),
     "swap": (Q8, *FEW, "--preemption", "swap"), "recompute": (Q8, *FEW, "--preemption", "recompute"),
     "bf16": ("smollm2-135m", *DUMMY, "bf16"), "q4_k": ("smollm2-135m", *DUMMY, "q4_k", "--deterministic"),
-    "guesses": (Q8, "--speculative", "ngram"), "draft": (MORE, "--speculative", f"draft:{Q8}", *FEW)}
+    "guesses": (Q8, "--speculative", "ngram"), "draft": (MORE, "--speculative", f"draft:{Q8}", *FEW),
+    "a draft that catches up": (MORE, "--speculative", f"draft:{Q8}", "--max-num-batched-tokens", 32, "--max-num-seqs",
+                                16)}
 
 
 @pytest.mark.parametrize("name", CASES)
