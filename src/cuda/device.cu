@@ -404,6 +404,24 @@ static uint32_t pick_slot(const struct dev *d)
     return slot;
 }
 
+/* What recordings take of the card is the driver's business, and counted roughly (SPARE_BYTES): where it finds no more,
+ * all but the newest are given up, to be made again when they are needed. False: it was not for want of memory. */
+static bool graphs_give_way(struct dev *d, cudaError_t status)
+{
+    if (status != cudaErrorMemoryAllocation)
+        return false;
+    cudaGetLastError();
+    CUDA_DO(d, cudaStreamSynchronize(d->stream));
+    for (uint32_t i = 0; i < GRAPHS_MAX + DROPPED_MAX; i++) {
+        cudaGraphExec_t *exec = i < GRAPHS_MAX ? &d->graphs[i].exec : &d->dropped[i - GRAPHS_MAX].exec;
+        if (*exec != NULL && i != d->slot) {
+            CUDA_DO(d, cudaGraphExecDestroy(*exec));
+            *exec = NULL;
+        }
+    }
+    return true;
+}
+
 static void graph_begin(struct dev *d, struct graph_key key)
 {
     cuda_upload_end(d);
@@ -430,12 +448,21 @@ static void graph_end(struct dev *d)
     CUDA_DO(d, cudaStreamEndCapture(d->stream, &graph));
     if (graph == NULL)
         return;
-    CUDA_DO(d, cudaGraphInstantiate(&slot->exec, graph, 0));
+    cudaError_t status = cudaGraphInstantiate(&slot->exec, graph, 0);
+    if (graphs_give_way(d, status))
+        status = cudaGraphInstantiate(&slot->exec, graph, 0);
+    cuda_note(d, (int)status, "cudaGraphInstantiate");
     CUDA_DO(d, cudaGraphDestroy(graph));
+    if (slot->exec == NULL)
+        return;
     slot->key = d->recording;
     slot->may_reside = resident_is_allowed();
+    slot->used = ++d->clock;
     resident_send(d);
-    graph_replay(d, slot->key);
+    status = cudaGraphLaunch(slot->exec, d->stream);
+    if (graphs_give_way(d, status))
+        status = cudaGraphLaunch(slot->exec, d->stream);
+    cuda_note(d, (int)status, "cudaGraphLaunch");
     if (!keep)
         graph_drop(d, slot);
 }

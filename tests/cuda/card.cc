@@ -11,9 +11,9 @@
  * after a fault every call fails.
  *
  *   QUERN_CARD_MIB    memory of the card; 140,000 unless given
- *   QUERN_CARD_FAILS  the how manieth launch fails, of kernels, products and graphs; 0: none
- *   QUERN_CARD_LOG    a file; each call that takes, gives back, or waits for a stream or a copy, which no step may,
- * adds a line
+ *   QUERN_CARD_GRAPH  KiB that a graph takes of it, half when it is made and half with its first launch; 256 unless
+ * given QUERN_CARD_FAILS  the how manieth launch fails, of kernels, products and graphs; 0: none QUERN_CARD_LOG    a
+ * file; each call that takes, gives back, or waits for a stream or a copy, which no step may, adds a line
  *
  * Threads: one mutex around all of it. */
 #include <cublasLt.h>
@@ -63,6 +63,7 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     std::vector<std::function<void()>> calls;
+    size_t bytes = 0; /* of the card */
 };
 
 static std::mutex lock;
@@ -424,10 +425,27 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
     return answer(cudaSuccess);
 }
 
+/* Up to so many of what one takes; false: there is not enough. */
+static bool take_for(cudaGraphExec_t e, size_t halves)
+{
+    static const size_t half = number_of("QUERN_CARD_GRAPH", 256) * 512;
+    const size_t more = halves * half - e->bytes;
+    if (more > card_bytes() - n_taken)
+        return false;
+    e->bytes += more;
+    n_taken += more;
+    return true;
+}
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
 {
     const guard g(lock);
-    *out = new CUgraphExec_st{graph->made->calls};
+    const cudaGraphExec_t e = new CUgraphExec_st{graph->made->calls};
+    if (!take_for(e, 1)) {
+        delete e;
+        return answer(cudaErrorMemoryAllocation);
+    }
+    *out = e;
     return answer(cudaSuccess);
 }
 
@@ -439,13 +457,17 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e)
 {
+    const guard g(lock);
+    n_taken -= e->bytes;
     delete e;
-    return cudaSuccess;
+    return answer(cudaSuccess);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s)
 {
     const guard g(lock);
+    if (!take_for(e, 2))
+        return answer(cudaErrorMemoryAllocation);
     if (n_unaccepted > 0)
         broken = UNACCEPTED;
     const cudaError_t status = launch(s);

@@ -83,6 +83,15 @@ def test_no_step_takes_memory_or_waits_for_the_stream(name, tmp_path):
         assert log.read_text().splitlines()[len(before):] == []
 
 
+def test_recordings_give_way_where_the_card_has_no_room_for_more(tmp_path):
+    log = tmp_path / "calls"
+    env = {"QUERN_CARD_LOG": str(log), "QUERN_CARD_GRAPH": str(100 << 10), "QUERN_CARD_MIB": "800"}
+    with Quern("--device", "cuda", "--gpu-memory-utilization", 1, model=Q8, env=env) as q:
+        before = log.read_text().splitlines()
+        assert load(q) == {200}
+        assert set(log.read_text().splitlines()[len(before):]) == {"wait for a stream"}  # to give the others back
+
+
 @pytest.mark.parametrize("n", [1500, 4000])
 def test_a_card_that_fails_answers_everybody_and_ends_the_process(n):
     q = Quern("--device", "cuda", env={"QUERN_CARD_FAILS": str(n)})
