@@ -17,7 +17,7 @@ usage: bench/cuda [--only check,serve,steps,fixed,verify,engine,load,start] [--r
   verify   a step that verifies guesses over one that does not; then bench/speculative
   engine   the whole loop at 32, 128 and 256 streams, and what of its time is not the card's
   load     a server at full load, in the shapes of TensorRT-LLM's table: steps of a mix that stays the same
-  start    from a folder in memory to the first token
+  start    a server from its exec, with a folder in memory, to the first token of its first answer
 
 Products choose among the library's algorithms as a server's do: measured when a model is first opened, and kept in a
 folder of this run, or in that of QUERN_CHOICES; with QUERN_CHOICES= the library's first are taken.
@@ -40,6 +40,7 @@ from functools import partial
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "py"))
+import device_serve  # noqa: E402
 from quern_model import LIBRARY  # noqa: E402
 from quern_requests import Model  # noqa: E402
 
@@ -108,7 +109,6 @@ def library():
     lib.quern_bench_verify.restype = ctypes.c_double
     lib.quern_bench_mixed.argtypes = [ctypes.c_void_p] + [ctypes.c_uint32] * 4
     lib.quern_bench_mixed.restype = ctypes.c_double
-    lib.quern_bench_start.restype = ctypes.c_double
     lib.quern_bench_choices.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.quern_bench_choices.restype = ctypes.c_double
     return lib
@@ -351,6 +351,8 @@ def write_model(folder):
               "rope_theta": 500000.0, "max_position_embeddings": 8192, "torch_dtype": "bfloat16",
               "tie_word_embeddings": False, "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2}
     (folder / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json"):  # of fewer ids than the model has
+        shutil.copy(ROOT / "tests/data/tiny/tiny-1m-hf" / name, folder)
     q, kv, layer = HEADS * HEAD, KV_HEADS * HEAD, "model.layers.{}."
     shapes = {"model.embed_tokens.weight": (VOCAB, HIDDEN), "lm_head.weight": (VOCAB, HIDDEN),
               "model.norm.weight": (HIDDEN,)}
@@ -374,16 +376,28 @@ def write_model(folder):
             f.write(block[:left])
 
 
-def run_start(lib, _card):
+def start_to_token(folder, home):
+    """Seconds from exec to the answer of one token; negative on failure."""
+    began = time.monotonic()
+    try:
+        with device_serve.start("cuda", model=folder, env={"HOME": str(home)}) as q:
+            status, answer = q.post("/v1/completions", prompt="The king", max_tokens=1, temperature=0)
+            seconds = time.monotonic() - began
+            print(next(line for line in q.lines if "ready in" in line).strip(), flush=True)
+    except (AssertionError, OSError) as e:
+        status, answer = 0, e
+    if status != 200:
+        print(f"start: {answer}", flush=True)
+    return seconds if status == 200 else -1.0
+
+
+def run_start(_lib, _card):
     if not os.access("/dev/shm", os.W_OK) or shutil.disk_usage("/dev/shm").free < 20 << 30:
         note("start to first token, 8B bf16", "5 s", "no room in /dev/shm", None)
         return
-    kept = os.environ["QUERN_CHOICES"]
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch, tempfile.TemporaryDirectory() as choices:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch, tempfile.TemporaryDirectory() as home:
         write_model(pathlib.Path(scratch))
-        os.environ["QUERN_CHOICES"] = choices if kept else ""  # the first time measures
-        first, again = (lib.quern_bench_start(scratch.encode()) for _ in range(2))
-    os.environ["QUERN_CHOICES"] = kept
+        first, again = (start_to_token(scratch, home) for _ in range(2))  # the first time measures products
     if min(first, again) <= 0:
         fail("start to first token")
         return

@@ -33,10 +33,9 @@ TOOLS = {"racecheck": ["--kernel-name-exclude", "regex=" + LIBRARY.removeprefix(
 REPORTED = 9  # the exit status when a tool has something to say
 # The slowest first; how many processes share a group under racecheck, and under the others, where most of a process's
 # time is its start.
-GROUPS = {"chosen": (1, 1), "deterministic": (6, 2), "resident": (4, 2), "checkpoint": (3, 1), "verify": (2, 1),
-          "models": (3, 1), "architectures": (3, 1), "feed": (4, 2), "attention": (4, 2), "wide": (3, 1),
-          "slim": (3, 2), "sample": (1, 1), "even": (2, 2), "products": (2, 1), "flow": (1, 1),
-          "requests": (1, 1)}
+GROUPS = {"requests": (1, 1), "chosen": (1, 1), "deterministic": (6, 2), "resident": (4, 2), "checkpoint": (3, 1),
+          "verify": (2, 1), "models": (3, 1), "architectures": (3, 1), "feed": (4, 2), "attention": (4, 2),
+          "wide": (3, 1), "slim": (3, 2), "sample": (1, 1), "even": (2, 2), "products": (2, 1), "flow": (1, 1)}
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?$|RACECHECK SUMMARY: (\d+) hazard)", re.MULTILINE)
 WHERE = re.compile(r"^=+ +at (?:void )?([^(+]+)", re.MULTILINE)
 THEIRS = re.compile(rf"(?:Error|Warning): Race reported between \w+ access at \S*(?:{LIBRARY})")

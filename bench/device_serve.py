@@ -11,6 +11,7 @@ bench/device_check.py.
 """
 import argparse
 import concurrent.futures
+import http.client
 import json
 import os
 import pathlib
@@ -39,10 +40,10 @@ def verdict(what, ok, more=""):
     print(f"{what}{': ' + more if more else ''}  {'ok' if ok else 'MISMATCH'}", flush=True)
 
 
-def start(device, *args, **more):
-    """The program's environment is what the tests give it, and where its libraries and its choices lie."""
+def start(device, *args, env=None, **more):
+    """The program's environment is what the tests give it, and where its libraries lie."""
     passed = {k: v for k, v in os.environ.items() if k.startswith(("LD_LIBRARY_PATH", "CUDA_"))}
-    return Quern("--device", device, *args, env=passed, **more)
+    return Quern("--device", device, *args, env=passed | (env or {}), **more)
 
 
 def top_of(q, prompt):
@@ -145,15 +146,18 @@ def check_failure(device):
         body = {"prompt": "The king", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": stream}
         try:
             status, _, answer = q.call("/v1/completions", body)
-        except OSError as e:
+        except (OSError, http.client.HTTPException) as e:
             return f"not answered: {e}"
         text = answer.decode() if isinstance(answer, bytes) else json.dumps(answer)
         told = "the engine has failed" in text or (status == 503 and "stopping" in text)
         return None if told and (status == 503 or stream and status == 200) else f"{status}: {text[-200:]}"
 
-    with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        wrong = [w for w in pool.map(ask, (i % 2 == 0 for i in range(6))) if w]
-    code = q.process.wait(20)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            wrong = [w for w in pool.map(ask, (i % 2 == 0 for i in range(6))) if w]
+        code = q.process.wait(20)
+    finally:
+        q.process.kill()
     verdict("a device that fails: six requests answered, exit status 1", not wrong and code == 1,
             "; ".join(wrong) or f"status {code}")
 
@@ -165,8 +169,8 @@ def main():
     for check in (check_likelihoods, check_company, check_guesses, check_swap, check_failure):
         try:
             check(device)
-        except (AssertionError, OSError, LookupError) as e:
-            verdict(check.__name__, False, str(e)[-400:])
+        except Exception as e:  # whatever it is, the others are checked too
+            verdict(check.__name__, False, repr(e)[-400:])
     print(f"{len(failures)} failures" + "".join(f"\n  {f}" for f in failures))
     return 1 if failures else 0
 
