@@ -317,7 +317,7 @@ static enum err bench_open(struct bench *b, struct error *e)
     const struct engine_options eo = engine_options_of(b, true);
     const struct runner_limits l = engine_runner_limits(&eo.sched, &eo.kv);
     struct fit fit;
-    const struct fit_wants wants = {.kv_dtype = DTYPE_F16, .dummy_dtype = o->weights, .ops = ops, .rows = 1};
+    const struct fit_wants wants = {.kv_dtype = FIT_KV_AUTO, .dummy_dtype = o->weights, .ops = ops, .rows = 1};
     TRY(fit_measure(&fit, b->cfg, NULL, &wants, e));
     const struct decoder_options d = {.ops = ops,
         .threads = o->threads,
@@ -326,7 +326,7 @@ static enum err bench_open(struct bench *b, struct error *e)
         .seqs_max = l.seqs_max,
         .table_max = l.table_max,
         .context_max = eo.sched.context_max,
-        .kv_dtype = o->weights == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16,
+        .kv_dtype = fit.kv_dtype,
         .block_tokens = BLOCK,
         .n_blocks = eo.kv.n_blocks,
         .weight_bytes = fit.weight_bytes,

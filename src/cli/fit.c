@@ -3,7 +3,7 @@
 
 enum dtype fit_kv_dtype(int choice)
 {
-    static const enum dtype dtypes[KV_DTYPE_COUNT] = {[KV_AUTO] = DTYPE_F16,
+    static const enum dtype dtypes[KV_DTYPE_COUNT] = {[KV_AUTO] = FIT_KV_AUTO,
         [KV_F32] = DTYPE_F32,
         [KV_F16] = DTYPE_F16,
         [KV_BF16] = DTYPE_BF16,

@@ -68,7 +68,7 @@ static enum err estimate_memory(struct inspect *x, const struct options *o, stru
             (unsigned long long)o->max_model_len, c->context_length);
     x->max_len = o->max_model_len != 0 ? o->max_model_len : c->context_length;
     x->n_seqs = MAX(o->max_num_seqs, (uint64_t)1);
-    x->kv_dtype = fit_kv_dtype(o->kv_cache_dtype);
+    x->kv_dtype = o->kv_cache_dtype == KV_AUTO ? DTYPE_F16 : fit_kv_dtype(o->kv_cache_dtype); /* or BF16, as large */
     x->memory_bytes = o->memory_bytes != 0 ? o->memory_bytes : machine_memory_bytes();
     x->kv_known = c->arch_known && x->max_len != 0;
     if (x->kv_known) {

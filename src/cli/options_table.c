@@ -162,7 +162,8 @@ static const struct option_row rows[] = {
         .choices = kv_dtypes,
         .fallback = "auto",
         .verbs = "bench inspect plan run score serve",
-        .help = "How keys and values are stored; 'auto' is f16, 'fp8' is F8_E4M3 and needs a CUDA device."},
+        .help = "How keys and values are stored; 'auto' is f16, on a GPU bf16 beside weights in BF16 or F8; 'fp8' is "
+                "F8_E4M3 and needs a CUDA device."},
     {.name = "memory",
         .type = OPTION_SIZE,
         .group = GROUP_MEMORY,

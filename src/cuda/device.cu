@@ -491,6 +491,7 @@ static const struct ops table = {
     .kv_dtypes =
         1ull << DTYPE_F32 | 1ull << DTYPE_F16 | 1ull << DTYPE_BF16 | 1ull << DTYPE_Q8_0 | 1ull << DTYPE_F8_E4M3,
     .has_fp8 = true,
+    .likes_bf16 = true,
     .checks_weights = true,
     .dev_open = dev_open,
     .dev_close = dev_close,

@@ -107,7 +107,7 @@ int quern_open(const struct quern_options *o, struct quern **out, struct quern_e
     struct serving_options so = {.path = path,
         .threads = o->threads,
         .max_model_len = o->context,
-        .kv_dtype = DTYPE_F16,
+        .kv_dtype = FIT_KV_AUTO,
         .n_blocks = o->kv_blocks,
         .swap_bytes = o->swap_bytes,
         .sched = serving_sched_default(NULL),

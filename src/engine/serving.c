@@ -142,7 +142,7 @@ static enum err size_it(struct serving *s, const struct serving_options *o, stru
     s->fit.beside_bytes = serving_draft_fixed_bytes(s);
     s->fit.beside_token_bytes = serving_draft_block_bytes(s) / sched->block_tokens;
     s->block_tokens = sched->block_tokens;
-    TRY(decoder_kv_block_bytes(&s->config, o->kv_dtype, s->block_tokens, &s->block_bytes, e));
+    TRY(decoder_kv_block_bytes(&s->config, s->fit.kv_dtype, s->block_tokens, &s->block_bytes, e));
     const uint64_t held = o->n_blocks != 0 ? (uint64_t)o->n_blocks * s->block_tokens : UINT64_MAX;
     if (held < o->max_model_len)
         return FAIL(e, ERR_LIMIT, "%u KV blocks of %u tokens hold less than a context of %u", o->n_blocks,
@@ -222,7 +222,7 @@ static enum err open_decoder(
         .seqs_max = l->seqs_max,
         .table_max = l->table_max,
         .context_max = s->fit.context,
-        .kv_dtype = o->kv_dtype,
+        .kv_dtype = s->fit.kv_dtype,
         .block_tokens = s->block_tokens,
         .n_blocks = s->n_blocks,
         .blocks_least = o->n_blocks != 0 ? o->n_blocks : seq_blocks_of(s),
@@ -265,7 +265,7 @@ static enum err measure_swap(struct serving *s, struct error *e)
  * what the device chooses by measurement comes to it when it has. */
 static uint64_t numerics_of(const struct serving *s, const struct serving_options *o)
 {
-    uint64_t h = hash64(s->ops->name, strlen(s->ops->name), (uint64_t)o->kv_dtype);
+    uint64_t h = hash64(s->ops->name, strlen(s->ops->name), (uint64_t)s->fit.kv_dtype);
     h = hash64(
         &o->dummy_seed, sizeof o->dummy_seed, h + (o->dummy ? 1 : 0) + (o->deterministic ? 2 : 0) + (o->fp8 ? 4 : 0));
     for (uint64_t i = 0; s->source != NULL && i < model_tensor_count(s->source); i++) {

@@ -33,7 +33,7 @@ struct serving_options {
     bool fp8;                       /* see decoder_options; the draft stays as it is stored */
 
     uint32_t max_model_len; /* 0 = the model's, at most SERVING_CONTEXT_DEFAULT, and what fits */
-    enum dtype kv_dtype;
+    enum dtype kv_dtype; /* or FIT_KV_AUTO */
     uint32_t n_blocks;     /* of the KV pool; 0 = from the memory that is there */
     double memory_share;   /* of the memory left beside the weights that the KV pool may take; 0 = the default */
     uint64_t memory_bytes; /* to count on; 0 = what this machine has free */

@@ -11,6 +11,7 @@ struct serving_draft {
     struct model_config config;
     struct dummy *dummy;
     struct tok *tok;
+    enum dtype kv_dtype;
     uint64_t block_bytes, weight_bytes, fixed_bytes; /* fixed: all but its cache */
 };
 
@@ -71,7 +72,8 @@ enum err serving_draft_describe(struct serving *s, const struct serving_options 
     TRY(fit_measure(&fit, &s->draft->config, s->draft->source, &wants, e));
     s->draft->weight_bytes = fit.weight_bytes;
     s->draft->fixed_bytes = fit_fixed_bytes(&fit);
-    return decoder_kv_block_bytes(&s->draft->config, o->kv_dtype, s->sched.block_tokens, &s->draft->block_bytes, e);
+    s->draft->kv_dtype = fit.kv_dtype;
+    return decoder_kv_block_bytes(&s->draft->config, fit.kv_dtype, s->sched.block_tokens, &s->draft->block_bytes, e);
 }
 
 uint64_t serving_draft_fixed_bytes(const struct serving *s)
@@ -105,7 +107,7 @@ enum err serving_draft_open(struct serving *s, const struct serving_options *o, 
         .seqs_max = l->seqs_max,
         .table_max = l->table_max,
         .context_max = context,
-        .kv_dtype = o->kv_dtype,
+        .kv_dtype = d->kv_dtype,
         .block_tokens = s->block_tokens,
         .n_blocks = s->n_blocks,
         .weight_bytes = d->weight_bytes,

@@ -171,14 +171,22 @@ static enum err choose_dtype(struct fit *f, const struct fit_wants *w, struct er
     return OK;
 }
 
+static enum dtype kv_dtype_of(const struct fit *f, const struct fit_wants *w)
+{
+    const bool has_range = f->main_dtype == DTYPE_BF16 || f->main_dtype == DTYPE_F8_E4M3;
+    const bool is_liked = w->ops != NULL && w->ops->likes_bf16;
+    return w->kv_dtype != FIT_KV_AUTO ? w->kv_dtype : has_range && is_liked ? DTYPE_BF16 : DTYPE_F16;
+}
+
 enum err fit_measure(struct fit *f, const struct model_config *c, const struct model_source *source,
     const struct fit_wants *w, struct error *e)
 {
-    *f = (struct fit){.kv_dtype = w->kv_dtype,
+    *f = (struct fit){.main_dtype = source != NULL ? main_dtype_of(c, source) : w->dummy_dtype,
         .spare_bytes = w->ops != NULL ? w->ops->spare_bytes : 0,
         .wants = *w,
         .config = c,
         .source = source};
+    f->kv_dtype = kv_dtype_of(f, w);
     if (!c->arch_known || arch_find(c->arch) == NULL)
         return FAIL(e, ERR_UNSUPPORTED, "architecture '%s' is not supported; see 'quern inspect'",
             c->arch_name[0] ? c->arch_name : "(not named)");
@@ -190,7 +198,6 @@ enum err fit_measure(struct fit *f, const struct model_config *c, const struct m
         local = local || c->layer_is_local[i];
     f->rope_token_bytes = (uint64_t)c->rope.dims * sizeof(float) * (local ? 2 : 1);
     f->buffer_bytes = buffers_of(c, w->ops, w->rows, w->out_rows);
-    f->main_dtype = source != NULL ? main_dtype_of(c, source) : w->dummy_dtype;
     TRY(choose_dtype(f, w, e));
     if (source != NULL)
         measure_source(f, c, source);

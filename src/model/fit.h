@@ -17,8 +17,10 @@ enum fit_reason { /* what decided the context */
     FIT_BY_MEMORY,
 };
 
+#define FIT_KV_AUTO DTYPE_COUNT /* F16, or BF16 where a device likes it and the weights have its range */
+
 struct fit_wants {
-    enum dtype kv_dtype;
+    enum dtype kv_dtype;     /* or FIT_KV_AUTO */
     enum dtype dummy_dtype;  /* of random weights */
     bool fp8;                /* float matrices become F8_E4M3: see decoder_options */
     const struct ops *ops;   /* that will compute; NULL = not known yet, and nothing is refused for its sake */

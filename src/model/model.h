@@ -41,7 +41,7 @@ struct decoder_options {
     uint32_t out_max;      /* rows of one step that want logits */
     uint32_t seqs_max;     /* sequences of one step */
     uint32_t context_max;  /* positions; 0 = the model's own, which is also the most */
-    enum dtype kv_dtype;   /* F16 by default of the options table; F32, BF16, Q8_0, Q4_0 */
+    enum dtype kv_dtype;   /* F32, F16, BF16, Q8_0, Q4_0, F8_E4M3: what ops.kv_dtypes has of them */
     uint32_t block_tokens; /* a multiple of 16 */
     uint32_t n_blocks;     /* blocks of the KV cache */
     uint32_t blocks_least; /* that will do where a device has no room for more: see decoder_kv; 0 = n_blocks */

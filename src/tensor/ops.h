@@ -366,6 +366,7 @@ struct ops {
     const char *name;    /* "cpu-ref", "cpu-avx2", "cuda" */
     uint64_t kv_dtypes;  /* bit 1 << dtype: what a KV cache may be */
     bool has_fp8;        /* dev_options.fp8 and weight.scales are understood */
+    bool likes_bf16;     /* beside BF16 weights, or F8 made of such, its steps are fastest over a BF16 cache */
     bool checks_weights; /* weight_bind refuses values that are not finite (ERR_FORMAT); else whoever binds looks */
 
     /* Devices and memory. alloc gives zeroed memory aligned to 64 bytes; read and write move bytes from and to the host

@@ -144,6 +144,14 @@ def test_a_draft_that_is_too_much_is_named():
         assert load(q) == {200}
 
 
+@pytest.mark.parametrize("args, said", [
+    ((), "decoding of 1 to 32 rows resident; .* BF16 cache"), (("--quantization", "fp8"), "1 to 2 rows .* BF16 cache"),
+    (("--kv-cache-dtype", "f16"), "1 to 2 rows .* F16 cache")])
+def test_without_a_word_about_the_cache_steps_are_the_fastest(args, said):
+    with Quern("--device", "cuda", *DUMMY, "bf16", *args, model="smollm2-135m") as q:
+        assert re.search(said, q.log())
+
+
 def test_the_plan_lists_the_card():
     said = subprocess.run([os.environ["QUERN_BIN"], "plan", str(Q8), "--device", "cuda"], capture_output=True,
                           text=True, timeout=60)

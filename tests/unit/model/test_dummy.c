@@ -182,6 +182,37 @@ static void fp8_counts_a_byte_an_element_where_it_will_be_made(void **state)
     mem_free(cfg);
 }
 
+static void a_cache_is_bf16_where_a_device_likes_it_beside_such_weights(void **state)
+{
+    (void)state;
+    struct error e;
+    struct fit f;
+    struct model_config *cfg = mem_zalloc(sizeof *cfg);
+    assert_non_null(cfg);
+    assert_ok(e, dummy_config("llama-3.1-8b", cfg, &e));
+    const struct ops likes = {.name = "card", .has_fp8 = true, .likes_bf16 = true}, host = {.name = "host"};
+    const struct {
+        const struct ops *ops;
+        bool fp8;
+        enum dtype weights, asked, got;
+    } cases[] = {{&likes, false, DTYPE_BF16, FIT_KV_AUTO, DTYPE_BF16},
+        {&likes, true, DTYPE_BF16, FIT_KV_AUTO, DTYPE_BF16}, {&likes, false, DTYPE_F8_E4M3, FIT_KV_AUTO, DTYPE_BF16},
+        {&likes, false, DTYPE_F16, FIT_KV_AUTO, DTYPE_F16}, {&likes, false, DTYPE_Q4_K, FIT_KV_AUTO, DTYPE_F16},
+        {&likes, false, DTYPE_BF16, DTYPE_F16, DTYPE_F16}, {&likes, false, DTYPE_Q8_0, DTYPE_BF16, DTYPE_BF16},
+        {&host, false, DTYPE_BF16, FIT_KV_AUTO, DTYPE_F16}, {NULL, false, DTYPE_BF16, FIT_KV_AUTO, DTYPE_F16}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct fit_wants w = {.kv_dtype = cases[i].asked,
+            .dummy_dtype = cases[i].weights,
+            .fp8 = cases[i].fp8,
+            .ops = cases[i].ops,
+            .rows = 1,
+            .out_rows = 1};
+        assert_ok(e, fit_measure(&f, cfg, NULL, &w, &e));
+        assert_int_equal(f.kv_dtype, cases[i].got);
+    }
+    mem_free(cfg);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +223,7 @@ int main(void)
         cmocka_unit_test(decoder_refuses_what_it_cannot_hold),
         cmocka_unit_test(step_over_the_decoders_size_is_an_error),
         cmocka_unit_test(fp8_counts_a_byte_an_element_where_it_will_be_made),
+        cmocka_unit_test(a_cache_is_bf16_where_a_device_likes_it_beside_such_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
