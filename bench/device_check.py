@@ -724,8 +724,8 @@ def check_places(seed):
         ok = wrong == 0 and twins == 0 and again > 0
         if not ok:
             failures.append(f"places {name}")
-        print(f"{len(steps)} recorded steps of {name} by turns, {again} of 3 to 32 rows recorded again: {wrong} differ, "
-              f"twins alike {twins}  {'ok' if ok else 'MISMATCH'}", flush=True)
+        print(f"{len(steps)} recorded steps of {name} by turns, {again} of 3 to 32 rows recorded again: {wrong} differ,"
+              f" twins alike {twins}  {'ok' if ok else 'MISMATCH'}", flush=True)
 
 
 CHOSEN_ROWS = [10, 21, 50, 100, 130, 200, 272, 300, 544, 700]

@@ -48,5 +48,6 @@ def test_kernels_are_shown_in_their_order_with_what_ncu_counted(tmp_path):
 def test_a_row_without_counters_fails_and_says_what_ncu_said(tmp_path):
     for said, status in (([*SAID[:2], "==ERROR== no counters"], 0), (SAID, 9)):
         text, ended = run(tmp_path, said, status)
-        assert ended == 1 and f"decode 32, bf16: ended with {status}" in text and "['--step', 'decode 32, bf16']" in text
+        assert ended == 1 and f"decode 32, bf16: ended with {status}" in text
+        assert "['--step', 'decode 32, bf16']" in text
     assert "==ERROR== no counters" in run(tmp_path, [*SAID[:2], "==ERROR== no counters"])[0]
