@@ -80,37 +80,6 @@ __device__ __forceinline__ uint32_t even_block(const struct even_job &f, uint32_
     return (uint32_t)(((uint64_t)(unit + 1) * f.n_blocks - 1) / f.n_units);
 }
 
-/* The box at pair of runs `run` of group `group`. By one thread. */
-__device__ __forceinline__ void even_load_weights(
-    void *to, const CUtensorMap *map, uint32_t at, uint32_t run, uint32_t group, uint64_t *b)
-{
-#if __CUDA_ARCH__ >= 900
-    uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4, %4, %5, %6}], [%2], %7;" ::"r"(shared_at(to)),
-                 "l"(map), "r"(shared_at(b)), "r"(at), "r"(0), "r"(run), "r"(group), "l"(policy)
-                 : "memory");
-#endif
-}
-
-__device__ __forceinline__ void even_load_rows(void *to, const CUtensorMap *map, uint32_t at, uint32_t row, uint64_t *b)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
-                 "%4}], [%2];" ::"r"(shared_at(to)),
-                 "l"(map), "r"(shared_at(b)), "r"(at), "r"(row)
-                 : "memory");
-#endif
-}
-
-__device__ __forceinline__ void even_ready(const CUtensorMap *map)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-#endif
-}
-
 struct even_ring {
     unsigned char *stages, *acts; /* weights; activations, of which there may be fewer */
     uint64_t *full, *free;
@@ -139,7 +108,7 @@ __device__ __forceinline__ void even_fetch(
     const CUtensorMap *map, uint32_t group_runs, unsigned char *to, const struct even_place &at, uint64_t *full)
 {
     const uint32_t run = at.tile * (EVEN_ROWS / 16), group = run / group_runs;
-    even_load_weights(to, map, at.column * TMA_COLUMN, run - group * group_runs, group, full);
+    tma_load_runs(to, map, at.column * TMA_COLUMN, run - group * group_runs, group, full);
 }
 
 /* Units first .. end-1 into the ring. By one thread. */
@@ -151,7 +120,7 @@ __device__ __forceinline__ void even_carry(
     struct even_place at(first, f.per_tile), act = at;
     const uint32_t ahead = min(end - first, S::STAGES);
     uint32_t stage = 0, round = 0;
-    even_ready(&f.act);
+    tma_ready(&f.act);
     for (uint32_t i = 0; i < ahead; i++) {
         barrier_arrive_expect(&ring.full[i], S::STAGE);
         even_fetch(&f.w, f.group_runs, ring.stages + i * EVEN_WEIGHTS, at, &ring.full[i]);
@@ -159,14 +128,14 @@ __device__ __forceinline__ void even_carry(
     }
     launch_wait();
     for (uint32_t i = 0; i < ahead; i++) {
-        even_load_rows(ring.acts + i * S::ACTS, &f.act, act.column * TMA_COLUMN, 0, &ring.full[i]);
+        tma_load_rows(ring.acts + i * S::ACTS, &f.act, act.column * TMA_COLUMN, 0, &ring.full[i]);
         act.step();
     }
     for (uint32_t i = first + ahead; i < end; i++) {
         barrier_wait(&ring.free[stage], round & 1);
         barrier_arrive_expect(&ring.full[stage], S::STAGE);
         even_fetch(&f.w, f.group_runs, ring.stages + stage * EVEN_WEIGHTS, at, &ring.full[stage]);
-        even_load_rows(ring.acts + stage * S::ACTS, &f.act, at.column * TMA_COLUMN, 0, &ring.full[stage]);
+        tma_load_rows(ring.acts + stage * S::ACTS, &f.act, at.column * TMA_COLUMN, 0, &ring.full[stage]);
         at.step();
         if (++stage == S::STAGES) {
             stage = 0;
@@ -203,8 +172,7 @@ __device__ __forceinline__ void even_sum(
     uint32_t stages = shared_at(ring.stages) + half, acts = shared_at(ring.acts), full = shared_at(ring.full);
     uint32_t rows = APART ? shared_at(ring.rows) : 0, free = shared_at(ring.free), last = 0;
     uint32_t leads = threadIdx.x % 128 == 0;
-    /* else they are made for every unit */
-    asm volatile("" : "+r"(stages), "+r"(acts), "+r"(full), "+r"(rows), "+r"(free), "+r"(leads));
+    KEEP_REGISTERS(stages, acts, full, rows, free, leads); /* else they are made for every unit */
     const auto leave = [&](uint32_t stage) {
         if (leads)
             barrier_arrive(free + stage * (uint32_t)sizeof *ring.free);
@@ -236,22 +204,6 @@ __device__ __forceinline__ void even_sum(
 }
 
 /* Sums on their way between blocks: a zero says that nothing has come yet, so a sum that is zero goes as -0. */
-__device__ __forceinline__ float4 part_load(const float4 *p)
-{
-    float4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
-
-__device__ __forceinline__ void part_store(float4 *p, float4 v)
-{
-    asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
-}
-
 __device__ __forceinline__ float part_of(float x)
 {
     return x == 0.0f ? -0.0f : x;
@@ -259,7 +211,7 @@ __device__ __forceinline__ float part_of(float x)
 
 __device__ __forceinline__ void part_put(float4 *to, const float (&c)[4])
 {
-    part_store(to, make_float4(part_of(c[0]), part_of(c[1]), part_of(c[2]), part_of(c[3])));
+    store_sums(to, make_float4(part_of(c[0]), part_of(c[1]), part_of(c[2]), part_of(c[3])));
 }
 
 __device__ __forceinline__ bool has_come(float4 v)
@@ -295,7 +247,7 @@ __device__ __forceinline__ void even_join(const struct even_job &f, uint32_t fir
             for (uint32_t i = 0; i < TOGETHER; i++)
 #pragma unroll
                 for (int n = 0; n < NT && b + i <= last; n++)
-                    v[i][n] = part_load(even_part<NT>(f, b + i) + n * EVEN_THREADS);
+                    v[i][n] = load_sums(even_part<NT>(f, b + i) + n * EVEN_THREADS);
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i++)
 #pragma unroll
@@ -309,7 +261,7 @@ __device__ __forceinline__ void even_join(const struct even_job &f, uint32_t fir
                 for (int n = 0; n < NT; n++) {
                     part_add(c[n], v[i][n]);
                     if (CLEARS)
-                        part_store(even_part<NT>(f, b + i) + n * EVEN_THREADS, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+                        store_sums(even_part<NT>(f, b + i) + n * EVEN_THREADS, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
                 }
     }
 }
@@ -333,14 +285,6 @@ __device__ __forceinline__ void even_lane(const struct even_job &f, uint32_t til
         ra = 16 * pair + g;
         rb = ra + 8;
     }
-}
-
-/* Not moved over the wait for others' sums. */
-__device__ __forceinline__ float early_load(const float *p)
-{
-    float x;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
-    return x;
 }
 
 /* Where the rows of a step are, for QKV: their positions, and their places behind the first of a kv head. */

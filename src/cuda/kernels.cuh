@@ -161,6 +161,41 @@ __device__ __forceinline__ void chip_see(const uint32_t *counter, uint32_t round
     while (seen < round * gridDim.x);
 }
 
+/* Sums on their way between blocks: seen as they are written, each in one piece, and nothing is said about others. */
+__device__ __forceinline__ float4 load_sums(const float4 *p)
+{
+    float4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_sums(float4 *p, float4 v)
+{
+    asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
+}
+
+/* Not moved over the wait for others' sums. */
+__device__ __forceinline__ float early_load(const float *p)
+{
+    float x;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
+    return x;
+}
+
+/* The 128 bytes there, into the second-level cache. */
+__device__ __forceinline__ void fetch_line(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
+}
+
+/* For all the compiler knows these change here, so it does not make them again later. A macro: behind a function's
+ * references instructions come in another order. */
+#define KEEP_REGISTERS(a, b, c, d, e, f) asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d), "+r"(e), "+r"(f))
+
 /* ---- reductions ----------------------------------------------------------------------------------------------------
  */
 

@@ -80,36 +80,23 @@ template <int N> __device__ __forceinline__ struct many_part many_part_of(const 
         f.is_high ? mine : all, f.is_high ? all : mine};
 }
 
-/* The box of some rows at a column, for some blocks of the cluster; the same barrier there gets its bytes. By one
- * thread. */
-__device__ __forceinline__ void many_load(
-    uint32_t to, const CUtensorMap *map, uint32_t column, uint32_t row, uint32_t b, uint16_t who)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
-                 "l"(map), "r"(b), "r"(column * TMA_COLUMN), "r"(row), "h"(who)
-                 : "memory");
-#endif
-}
-
 template <int N>
 __device__ __forceinline__ void many_load_weights(
     const struct many_part &p, const struct many_ring &ring, uint32_t stage, uint32_t column, uint32_t out)
 {
     using S = ManyShape<N>;
     const uint32_t to = ring.stages + stage * S::STAGE + p.weights_at, full = ring.full + 8 * stage;
-    many_load(to, p.w, column, out, full, p.weights_for);
+    tma_load_for(to, p.w, column * TMA_COLUMN, out, full, p.weights_for);
     if (p.is_both)
-        many_load(to + S::HALF, p.w + 1, column, out, full, p.weights_for);
+        tma_load_for(to + S::HALF, p.w + 1, column * TMA_COLUMN, out, full, p.weights_for);
 }
 
 template <int N>
 __device__ __forceinline__ void many_load_acts(const struct many_job &f, const struct many_part &p,
     const struct many_ring &ring, uint32_t stage, uint32_t column, uint32_t row)
 {
-    many_load(ring.stages + stage * ManyShape<N>::STAGE + p.acts_at, &f.act, column, row + p.row, ring.full + 8 * stage,
-        p.acts_for);
+    tma_load_for(ring.stages + stage * ManyShape<N>::STAGE + p.acts_at, &f.act, column * TMA_COLUMN, row + p.row,
+        ring.full + 8 * stage, p.acts_for);
 }
 
 /* Where somebody is in the ring. */
@@ -163,13 +150,8 @@ template <int N> __device__ __forceinline__ void many_carry(const struct many_jo
 /* This warpgroup has read a place: both blocks are told. What was read needs no order but the matrix unit's own. */
 __device__ __forceinline__ void many_leave(uint32_t b)
 {
-#if __CUDA_ARCH__ >= 900
     if (threadIdx.x % 128 < MANY_PAIR)
-        asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-                     "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(b),
-                     "r"(threadIdx.x % 128)
-                     : "memory");
-#endif
+        barrier_arrive_at(b, threadIdx.x % 128);
 }
 
 /* The sums of a tile. */

@@ -159,7 +159,7 @@ __device__ __forceinline__ void several_weights(
     for (uint32_t i = 0; i < a.n; i++, p = next) {
         next.load(a, i + 1);
         if (i + 1 < a.n)
-            even_ready(&a.program[i + 1].f.w);
+            tma_ready(&a.program[i + 1].f.w);
         if (is_lent && p.kind == PHASE_ATTEND) /* nobody has needed them */
             barrier_wait(&b.lent, n_lent++ & 1);
         if (p.kind == PHASE_ATTEND) {
@@ -192,14 +192,6 @@ __device__ __forceinline__ void several_weights(
     }
 }
 
-/* What was written before is seen by the copy engine too. */
-__device__ __forceinline__ void several_show()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-#endif
-}
-
 template <int NT, int D>
 __device__ __forceinline__ void several_rows(
     const struct several_args &a, unsigned char *acts, struct several_barriers &b)
@@ -212,11 +204,11 @@ __device__ __forceinline__ void several_rows(
     for (uint32_t i = 0; i < a.n; i++, p = next) {
         next.load(a, i + 1);
         if (i + 1 < a.n)
-            even_ready(&a.program[i + 1].f.act);
+            tma_ready(&a.program[i + 1].f.act);
         const CUtensorMap *map = &a.program[i].f.act;
         struct even_place place(p.first, p.per_tile); /* here, since it takes a division */
         chip_see(a.barrier, i);
-        several_show();
+        global_ready();
         barrier_arrive(&b.opened);
         if (p.kind == PHASE_ATTEND) {
             at.stage = 0;
@@ -228,7 +220,7 @@ __device__ __forceinline__ void several_rows(
                 barrier_wait(&b.free[stage], at.turned >> stage & 1);
             }
             barrier_arrive_expect(&b.rows[at.stage], S::ROWS);
-            even_load_rows(acts + at.act * S::ROWS, map, place.column * TMA_COLUMN, 0, &b.rows[at.stage]);
+            tma_load_rows(acts + at.act * S::ROWS, map, place.column * TMA_COLUMN, 0, &b.rows[at.stage]);
             at.step(S::SLOTS, SEVERAL_ACTS);
             place.step();
         }
@@ -431,7 +423,7 @@ __device__ __forceinline__ void several_join(
 #pragma unroll
                 for (uint32_t k = 0; k < N; k++)
                     v[i][k] = first + i < share.n && first + i != mine
-                                  ? part_load(share.at<NT>(f, first + i, share.eight + k) + threadIdx.x)
+                                  ? load_sums(share.at<NT>(f, first + i, share.eight + k) + threadIdx.x)
                                   : own[k];
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i++)
@@ -705,14 +697,14 @@ __device__ __forceinline__ void several_others(const struct several_phase &p, Vi
 __device__ __forceinline__ void several_fetch(const float4 *part)
 {
     static_assert(EVEN_THREADS * sizeof *part == 32 * 128, "a line for each lane");
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(part + threadIdx.x % 32 * 8) : "memory");
+    fetch_line(part + threadIdx.x % 32 * 8);
 }
 
 /* They are cleared behind the phase, when nobody waits for it. */
 __device__ __forceinline__ void several_clear(float4 *part)
 {
     for (uint32_t i = threadIdx.x % 32; i < EVEN_THREADS; i += 32)
-        part_store(part + i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+        store_sums(part + i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
 }
 
 /* This block has come, to all others: told by one thread, so that nobody else waits until what was written is seen. */

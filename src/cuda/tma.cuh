@@ -58,6 +58,17 @@ __device__ __forceinline__ void barrier_arrive(uint64_t *b)
     barrier_arrive(shared_at(b));
 }
 
+/* At the barrier that lies there in block `rank` of the cluster. */
+__device__ __forceinline__ void barrier_arrive_at(uint32_t at, uint32_t rank)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+                 "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(at),
+                 "r"(rank)
+                 : "memory");
+#endif
+}
+
 /* An arrival, and so many bytes to come. */
 __device__ __forceinline__ void barrier_arrive_expect(uint32_t at, uint32_t bytes)
 {
@@ -131,6 +142,14 @@ __device__ __forceinline__ void barrier_publish()
 #endif
 }
 
+/* What this thread saw of global memory is seen by the copy engine too. */
+__device__ __forceinline__ void global_ready()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+
 /* ---- boxes ---------------------------------------------------------------------------------------------------------
  */
 
@@ -151,6 +170,51 @@ __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, uint3
                  "%5}], [%2];" ::"r"(shared_at(to)),
                  "l"(map), "r"(shared_at(b)), "r"(0), "r"(row), "r"(col)
                  : "memory");
+#endif
+}
+
+/* A matrix in boxes of two dimensions: the box from byte `at` of row `row` on. */
+__device__ __forceinline__ void tma_load_rows(void *to, const CUtensorMap *map, uint32_t at, uint32_t row, uint64_t *b)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
+                 "%4}], [%2];" ::"r"(shared_at(to)),
+                 "l"(map), "r"(shared_at(b)), "r"(at), "r"(row)
+                 : "memory");
+#endif
+}
+
+/* The same for some blocks of the cluster, a bit each: at the same place in each, whose own barrier gets the bytes. */
+__device__ __forceinline__ void tma_load_for(
+    uint32_t to, const CUtensorMap *map, uint32_t at, uint32_t row, uint32_t b, uint16_t who)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(b), "r"(at), "r"(row), "h"(who)
+                 : "memory");
+#endif
+}
+
+/* In boxes of five: the one from byte `at` and pair of runs `run` of group `group` on, which is read once. */
+__device__ __forceinline__ void tma_load_runs(
+    void *to, const CUtensorMap *map, uint32_t at, uint32_t run, uint32_t group, uint64_t *b)
+{
+#if __CUDA_ARCH__ >= 900
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %4, %5, %6}], [%2], %7;" ::"r"(shared_at(to)),
+                 "l"(map), "r"(shared_at(b)), "r"(at), "r"(0), "r"(run), "r"(group), "l"(policy)
+                 : "memory");
+#endif
+}
+
+/* The description will be read soon. */
+__device__ __forceinline__ void tma_ready(const CUtensorMap *map)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 #endif
 }
 
