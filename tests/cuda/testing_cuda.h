@@ -8,6 +8,9 @@
 #include <random>
 #include <string>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 inline std::mt19937_64 &random_bits()
 {
     static std::mt19937_64 bits(20);
@@ -58,6 +61,21 @@ inline void expect(bool ok, const std::string &what)
         return;
     n_failures()++;
     std::printf("FAILED: %s\n", what.c_str());
+}
+
+/* A planted error: a process of its own that runs it ends with a failure, whatever finds it. */
+template <class Run> void expect_found(const std::string &what, Run &&run)
+{
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        expect(freopen("/dev/null", "w", stdout) != NULL && freopen("/dev/null", "w", stderr) != NULL, "silence");
+        emulated_start_again();
+        const int before = n_failures();
+        std::_Exit(run() && n_failures() == before ? 0 : 1);
+    }
+    int status = 0;
+    expect(child > 0 && waitpid(child, &status, 0) == child && status != 0, "is not found: " + what);
 }
 
 inline int verdict(const char *name)

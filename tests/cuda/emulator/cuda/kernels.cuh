@@ -3,9 +3,10 @@
  * barrier is a turn that waits. So indices, bounds, barriers and the order of sums are tested as they are written. What
  * is not: the machine's own (memory ordering, overlap of launches, how fast it is).
  *
- * Blocks run one after the other, blocks of a cluster together. Shared memory begins as NaN. Asynchronous copies arrive
- * only when they are waited for, so that a missing wait is seen; those that are asked for before launch_wait, of what
- * the kernel before writes (emulated_is_young), arrive as NaN. */
+ * Blocks run one after the other; where all threads of one wait for another block, the next is begun, and they take
+ * turns. When nobody can go on the test ends. Shared memory begins as NaN. Asynchronous copies arrive only when they
+ * are waited for, so that a missing wait is seen; those that are asked for before launch_wait, of what the kernel
+ * before writes (emulated_is_young), arrive as NaN. */
 #ifndef EMULATOR_KERNELS_CUH
 #define EMULATOR_KERNELS_CUH
 
@@ -15,11 +16,13 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#undef NDEBUG /* what is asserted here is tested */
 #include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -38,26 +41,31 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __noinline__
-#define __shared__ static /* one block at a time has such variables */
+#define __shared__ static thread_local /* of the thread that has the block's fibers */
 
 #define ALL_LANES         0xffffffffu
+#define F16_MOST          65504.0f
 #define LOG2E             1.4426950408889634f
 #define SHARED_ROOM(name) uint4 *name = (uint4 *)emulated_block().shared
 
 /* ---- fibers --------------------------------------------------------------------------------------------------------
  */
 
+struct emulated_meeting {
+    size_t n_here, expected;
+    uint64_t turn;
+};
+
 struct emulated_block_state {
     unsigned char *shared;
     uint3 index;
-    uint32_t n_here;
-    uint64_t turn; /* of the barrier */
+    emulated_meeting named[16], group[8]; /* group: of a warpgroup */
 };
 
 /* What the lanes of a warp show each other; two sides, so that one meeting an exchange is enough. */
 struct emulated_warp {
-    uint32_t n_here;
-    uint64_t turn, n_shown[32];
+    emulated_meeting meeting;
+    uint64_t n_shown[32];
     uint32_t a[2][32][4], b[2][32][2], word[2][32];
     const void *row[2][32];
 };
@@ -73,27 +81,49 @@ struct emulated_copies {
     std::vector<emulated_copy> open;
 };
 
-struct emulated_fiber {
-    void *sp;
-    std::vector<unsigned char> stack;
-    uint3 thread;
-    uint32_t block, warp;
-    bool is_done, has_waited;
-    emulated_copies copies;
+/* A product of a warpgroup's matrix unit, until it is waited for. */
+struct emulated_product {
+    void (*run)(const emulated_product &);
+    float *c;
+    uint64_t a, b;
+    bool adds;
+    uint32_t group; /* commits before it */
 };
 
-extern emulated_fiber *emulated_now;
+struct emulated_fiber {
+    void *sp;
+    std::unique_ptr<unsigned char[]> stack;
+    uint3 thread;
+    bool is_done, has_waited;
+    emulated_copies copies;
+    std::vector<emulated_product> products;
+    uint32_t n_commits;
+};
+
+extern __thread emulated_fiber *emulated_now;
 extern uint3 emulated_grid, emulated_size;
 extern std::function<bool(const void *)> emulated_is_young; /* empty: nothing is */
+extern std::function<bool()> emulated_hurries;              /* plants an error: who does not wait at barriers */
+extern bool emulated_is_backwards;                          /* the last block and the last thread come first */
 
 emulated_block_state &emulated_block();
-emulated_block_state &emulated_neighbour(uint32_t rank);
 emulated_warp &emulated_lanes();
+unsigned char *emulated_room();                                   /* where addresses in shared memory begin */
+unsigned char *emulated_there(const void *shared, uint32_t rank); /* the same place in a block of the cluster */
+[[noreturn]] void emulated_fail(const char *what);
 void emulated_yield();
-void emulated_meet_block();
+void emulated_go_on(); /* what was waited for has come */
+void emulated_meet(emulated_meeting &m, size_t expected);
 void emulated_meet_cluster();
-void emulated_meet_warp();
+void emulated_start_again(); /* in a child process, which has no threads but one */
 void emulated_run(dim3 grid, uint32_t threads, size_t shared, uint32_t cluster, const std::function<void()> &body);
+
+template <class Done> void emulated_until(Done &&done)
+{
+    while (!done())
+        emulated_yield();
+    emulated_go_on();
+}
 
 #define threadIdx (emulated_now->thread)
 #define blockIdx  (emulated_block().index)
@@ -102,7 +132,11 @@ void emulated_run(dim3 grid, uint32_t threads, size_t shared, uint32_t cluster, 
 
 inline void __syncthreads()
 {
-    emulated_meet_block();
+    emulated_meet(emulated_block().named[0], emulated_size.x);
+}
+inline void emulated_meet_warp()
+{
+    emulated_meet(emulated_lanes().meeting, 32);
 }
 inline void __syncwarp()
 {
@@ -110,20 +144,31 @@ inline void __syncwarp()
 }
 template <int THREADS> inline void meet()
 {
-    emulated_meet_block();
+    emulated_meet(emulated_block().named[1], THREADS);
 }
-template <int THREADS> inline void meet_team() /* a block that is emulated is one */
+inline void meet_alone()
 {
-    emulated_meet_block();
+    emulated_meet_warp();
+}
+template <int ID, int THREADS> inline void meet_apart()
+{
+    emulated_meet(emulated_block().named[ID], THREADS);
+}
+template <int THREADS> inline void meet_team()
+{
+    emulated_meet(emulated_block().named[2 + threadIdx.x / THREADS], THREADS);
 }
 inline void cluster_meet()
 {
     emulated_meet_cluster();
 }
+inline void cluster_gather()
+{
+    emulated_meet_cluster();
+}
 inline float cluster_read(const float *shared, uint32_t rank)
 {
-    const size_t at = (size_t)((const unsigned char *)shared - emulated_block().shared);
-    return *(const float *)(emulated_neighbour(rank).shared + at);
+    return *(const float *)emulated_there(shared, rank);
 }
 
 /* ---- launches ------------------------------------------------------------------------------------------------------
@@ -280,6 +325,14 @@ inline uint32_t add_ordered(uint32_t *p, uint32_t x)
 {
     return atomicAdd(p, x);
 }
+inline void chip_add(uint32_t *counter)
+{
+    ++*counter;
+}
+inline void chip_see(const uint32_t *counter, uint32_t round)
+{
+    emulated_until([&] { return *(const volatile uint32_t *)counter >= round * gridDim.x; });
+}
 template <class T> T atomicMax(T *p, T x)
 {
     const T before = *p;
@@ -308,6 +361,29 @@ inline uint4 load_shared(const void *p)
     assert((uintptr_t)p % 16 == 0);
     return *(const uint4 *)p;
 }
+/* Whoever asks for sums that have not come lets others go on. */
+inline float4 load_sums(const float4 *p)
+{
+    const float4 v = *p;
+    for (const float x : {v.x, v.y, v.z, v.w})
+        if (emulated_bits<uint32_t>(x) == 0) {
+            emulated_yield();
+            break;
+        }
+    return v;
+}
+inline void store_sums(float4 *p, float4 v)
+{
+    *p = v;
+}
+inline float early_load(const float *p)
+{
+    return *p;
+}
+inline void fetch_line(const void *)
+{
+}
+#define KEEP_REGISTERS(...)
 inline void copy_async(void *to, const void *from, bool there)
 {
     assert((uintptr_t)to % 16 == 0 && (!there || (uintptr_t)from % 16 == 0));
@@ -352,12 +428,16 @@ inline float as_bf16(float x)
     return __bfloat162float(__float2bfloat16_rn(x));
 }
 
+inline __half half_of(float x)
+{
+    return __float2half_rn(std::fabs(x) > F16_MOST ? std::copysign(F16_MOST, x) : x);
+}
 inline void act_put(struct act_rows out, size_t at, float x)
 {
     if (out.f32 != NULL)
         out.f32[at] = x;
     if (out.f16 != NULL)
-        out.f16[at] = __float2half_rn(x);
+        out.f16[at] = half_of(x);
     if (out.bf16 != NULL)
         out.bf16[at] = __float2bfloat16_rn(x);
 }
@@ -373,9 +453,11 @@ inline void act_put2(struct act_rows out, size_t at, float x, float y)
     act_put(out, at, x);
     act_put(out, at + 1, y);
 }
-inline float glu_of(float gate, float up, enum glu)
+inline float glu_of(float gate, float up, enum glu kind)
 {
-    return gate / (1.0f + std::exp(-gate)) * up;
+    return up * (kind == GLU_SILU
+                        ? gate / (1.0f + std::exp(-gate))
+                        : 0.5f * gate * (1.0f + std::tanh(0.797884561f * (gate + 0.044715f * gate * gate * gate))));
 }
 inline float4 scaled4(const struct scales &s, float4 x, size_t r, int m, uint32_t at)
 {
@@ -437,7 +519,7 @@ inline bool __any_sync(unsigned, bool x)
 
 template <bool IS_MAX> float block_reduce(float x)
 {
-    static float part[32];
+    __shared__ float part[32];
     for (int step = 16; step > 0; step /= 2) {
         const float y = __shfl_xor_sync(ALL_LANES, x, step);
         x = IS_MAX ? fmaxf(x, y) : x + y;
@@ -495,9 +577,13 @@ inline uint32_t pack_bf16(float low, float high)
     return pack2(__nv_bfloat16(), low, high);
 }
 
-template <class T> uint32_t act_pair(T type, float x, float y)
+inline uint32_t act_pair(__half, float x, float y)
 {
-    return pack2(type, x, y);
+    return emulated_bits<uint32_t>(__halves2half2(half_of(x), half_of(y)));
+}
+inline uint32_t act_pair(__nv_bfloat16, float x, float y)
+{
+    return pack_bf16(x, y);
 }
 
 /* Matrix m's row i is the address that lane 8m + i gave. A lane gets two neighbours of row lane / 4, or of its column.
