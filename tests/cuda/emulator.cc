@@ -18,7 +18,7 @@
 __thread emulated_fiber *emulated_now;
 uint3 emulated_grid, emulated_size;
 std::function<bool(const void *)> emulated_is_young;
-std::function<bool()> emulated_hurries;
+std::function<bool()> emulated_hurries, emulated_lags;
 bool emulated_is_backwards;
 std::vector<emulated_load> emulated_loads;
 
@@ -42,6 +42,7 @@ static std::binary_semaphore ended{0};
 static const std::function<void()> *kernel;
 static uint32_t n_blocks, n_begun, cluster_size;
 static size_t shared_bytes, n_stalls;
+static bool may_lags_go; /* those who lag, until all wait again */
 
 extern "C" void emulator_switch(void **save, void *load);
 asm(".globl emulator_switch\n"
@@ -109,6 +110,7 @@ static void stall()
 {
     if (++n_stalls > STALLS_MAX)
         emulated_fail("threads wait for each other for ever");
+    may_lags_go = n_stalls > cores.size();
     core *next = next_core();
     if (next != here) {
         next->is_busy = true;
@@ -118,6 +120,11 @@ static void stall()
     here->n_idle = 0;
 }
 
+static bool must_stay(const emulated_fiber *f)
+{
+    return f->is_done || (f->lags && !may_lags_go && ++here->n_idle < 2 * here->n_alive);
+}
+
 static void next_fiber()
 {
     emulated_fiber *const first = here->fibers.data(), *const last = first + here->n_threads - 1;
@@ -125,7 +132,7 @@ static void next_fiber()
         emulated_now = emulated_is_backwards  ? emulated_now == first ? last : emulated_now - 1
                        : emulated_now == last ? first
                                               : emulated_now + 1;
-    while (emulated_now->is_done);
+    while (must_stay(emulated_now));
 }
 
 void emulated_yield()
@@ -208,8 +215,11 @@ static void run_block(core *c, uint32_t number)
     if (c->fibers.size() < c->n_threads)
         c->fibers.resize(c->n_threads);
     c->warps.assign(c->n_threads / 32, emulated_warp{});
-    for (uint32_t i = 0; i < c->n_threads; i++)
+    for (uint32_t i = 0; i < c->n_threads; i++) {
+        emulated_now = &c->fibers[i];
         start_fiber(c->fibers[i], i);
+        c->fibers[i].lags = emulated_lags && emulated_lags();
+    }
     emulated_now = c->fibers.data();
     emulator_switch(&c->main_sp, emulated_now->sp);
     for (const unsigned char *p = end; p < end + 128; p++)
@@ -308,6 +318,7 @@ __attribute__((weak)) void cuda_note(struct dev *, int status, const char *where
 __attribute__((weak)) void *cuda_room(struct dev *, void **p, size_t *have, size_t want)
 {
     if (*have < want) {
+        std::free(*p);
         *p = std::aligned_alloc(1024, (want + 1023) / 1024 * 1024);
         std::memset(*p, 0, want);
         *have = want;

@@ -36,6 +36,11 @@ template <class T> struct aligned {
     {
         p = (T *)(((uintptr_t)bytes.data() + 63) / 64 * 64);
     }
+    aligned(const aligned &other) : aligned(other.n)
+    {
+        std::memcpy(p, other.p, n * sizeof(T));
+    }
+    aligned &operator=(const aligned &) = delete;
 };
 
 /* Size of the difference over the size of what was wanted. */

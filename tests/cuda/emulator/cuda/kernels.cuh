@@ -70,10 +70,13 @@ struct emulated_warp {
     const void *row[2][32];
 };
 
+/* 16 bytes on their way, and what they were when they were asked for: if somebody writes them meanwhile, NaN arrives.
+ */
 struct emulated_copy {
     void *to;
-    const void *from;
-    bool there;
+    const void *from; /* NULL: zeros */
+    uint4 was;
+    bool is_young;
 };
 
 struct emulated_copies {
@@ -94,7 +97,7 @@ struct emulated_fiber {
     void *sp;
     std::unique_ptr<unsigned char[]> stack;
     uint3 thread;
-    bool is_done, has_waited;
+    bool is_done, has_waited, lags;
     emulated_copies copies;
     std::vector<emulated_product> products;
     uint32_t n_commits;
@@ -104,6 +107,7 @@ extern __thread emulated_fiber *emulated_now;
 extern uint3 emulated_grid, emulated_size;
 extern std::function<bool(const void *)> emulated_is_young; /* empty: nothing is */
 extern std::function<bool()> emulated_hurries;              /* plants an error: who does not wait at barriers */
+extern std::function<bool()> emulated_lags;                 /* who goes on only when nobody else of any block can */
 extern bool emulated_is_backwards;                          /* the last block and the last thread come first */
 
 emulated_block_state &emulated_block();
@@ -387,9 +391,9 @@ inline void fetch_line(const void *)
 inline void copy_async(void *to, const void *from, bool there)
 {
     assert((uintptr_t)to % 16 == 0 && (!there || (uintptr_t)from % 16 == 0));
-    static const std::vector<unsigned char> nan(16, 0xff);
     const bool young = there && !emulated_now->has_waited && emulated_is_young && emulated_is_young(from);
-    emulated_now->copies.open.push_back({to, young ? nan.data() : from, there});
+    emulated_now->copies.open.push_back({to, there ? from : NULL, there ? *(const uint4 *)from : uint4{}, young});
+    std::memset(to, 0xff, 16);
 }
 inline void copy_commit()
 {
@@ -401,10 +405,8 @@ template <int LEFT> void copy_wait()
     auto &groups = emulated_now->copies.groups;
     while (groups.size() > LEFT) {
         for (const emulated_copy &c : groups[0])
-            if (c.there)
-                std::memcpy(c.to, c.from, 16);
-            else
-                std::memset(c.to, 0, 16);
+            if (c.from == NULL || (!c.is_young && std::memcmp(c.from, &c.was, 16) == 0))
+                std::memcpy(c.to, &c.was, 16);
         groups.erase(groups.begin());
     }
 }
