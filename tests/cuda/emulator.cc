@@ -150,6 +150,12 @@ void emulated_go_on()
     here->n_idle = n_stalls = 0;
 }
 
+void emulated_tell()
+{
+    emulated_go_on();
+    emulated_yield();
+}
+
 void emulated_meet(emulated_meeting &m, size_t expected)
 {
     const uint64_t mine = m.turn;

@@ -513,7 +513,7 @@ int main()
     }
     expect(shared > 6 && shared < 18, "tiles are shared in all ways: " + std::to_string(shared));
     check_order({5, 256, 640, 4, 2, 64, 16, 0, ROPE_HALVES, contexts(18, {40, 100})});
-    check_order({6, 256, 512, 2, 1, 128, 16, 0, ROPE_HALVES, contexts(6, {70})});
+    check_order({2, 384, 256, 2, 1, 128, 16, 0, ROPE_HALVES, contexts(6, {70})});
     check_planted(shapes[1]);
     return verdict("several");
 }

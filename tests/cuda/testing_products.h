@@ -35,6 +35,15 @@ inline double dot(const float *a, const float *b, uint32_t n)
     return sum;
 }
 
+/* One chain over k, 16 at a time, as the matrix unit adds. */
+inline float chain(const float *a, const float *b, uint32_t n)
+{
+    float sum = 0.0f;
+    for (uint32_t k = 0; k < n; k += 16)
+        sum += (float)dot(a + k, b + k, std::min(n - k, 16u));
+    return sum;
+}
+
 /* One row of weights is zeros, so that a sum is. */
 inline halves make_matrix(bool is_bf16, uint32_t n_out, uint32_t n_in)
 {

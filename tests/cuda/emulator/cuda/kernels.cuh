@@ -117,6 +117,7 @@ unsigned char *emulated_there(const void *shared, uint32_t rank); /* the same pl
 [[noreturn]] void emulated_fail(const char *what);
 void emulated_yield();
 void emulated_go_on(); /* what was waited for has come */
+void emulated_tell();  /* others may go on: they do so at once */
 void emulated_meet(emulated_meeting &m, size_t expected);
 void emulated_meet_cluster();
 void emulated_start_again(); /* in a child process, which has no threads but one */
@@ -332,6 +333,7 @@ inline uint32_t add_ordered(uint32_t *p, uint32_t x)
 inline void chip_add(uint32_t *counter)
 {
     ++*counter;
+    emulated_tell();
 }
 inline void chip_see(const uint32_t *counter, uint32_t round)
 {

@@ -85,6 +85,7 @@ inline void global_ready()
 inline void barrier_arrive(uint64_t *b)
 {
     emulated_settle(b, 0, 1);
+    emulated_tell();
 }
 inline void barrier_arrive(uint32_t at)
 {

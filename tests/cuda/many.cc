@@ -1,0 +1,2 @@
+/* Gate and up of many rows, for the emulator. */
+#include "cuda/many.cu"
