@@ -137,6 +137,12 @@ template <int THREADS> __device__ __forceinline__ void meet_team()
     asm volatile("bar.sync %0, %1;" ::"r"(2 + threadIdx.x / THREADS), "n"(THREADS) : "memory");
 }
 
+/* THREADS threads are here, whole warps, all at the same instruction. */
+template <int ID, int THREADS> __device__ __forceinline__ void meet_named()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
 /* What was there before; all that the block's threads wrote before they met is seen by whoever adds after it, and what
  * they read once they have met again was written before the last who added. By one thread. */
 __device__ __forceinline__ uint32_t add_ordered(uint32_t *p, uint32_t x)
@@ -192,9 +198,30 @@ __device__ __forceinline__ void fetch_line(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
 }
 
+/* Where order does not matter. */
+__device__ __forceinline__ void prefetch_line(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 /* For all the compiler knows these change here, so it does not make them again later. A macro: behind a function's
  * references instructions come in another order. */
 #define KEEP_REGISTERS(a, b, c, d, e, f) asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d), "+r"(e), "+r"(f))
+
+/* The thread, found anew: what is made of it does not stay in registers from one phase to the next. */
+__device__ __forceinline__ uint32_t thread_anew()
+{
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
+/* The same for another number. */
+__device__ __forceinline__ uint32_t anew(uint32_t x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
 
 /* ---- reductions ----------------------------------------------------------------------------------------------------
  */
@@ -413,6 +440,16 @@ __device__ __forceinline__ void mma(
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* c (16 x 8) += a (16 x 32) x b (32 x 8). Lane 4g+t holds a = {(g, 4t), (g+8, 4t), (g, 4t+16), (g+8, 4t+16)}, four
+ * neighbours each; b = {(4t, g), (4t+16, g)}; c as floats have it. */
+__device__ __forceinline__ void mma(
+    int32_t c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 /* For values that are known to be small: weights of attention, heads. */
 __device__ __forceinline__ uint32_t pack2(__half, float lo, float hi)
 {
@@ -461,6 +498,12 @@ __device__ __forceinline__ void copy_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
+/* The same to an address, of what is surely there; its neighbours come along. */
+__device__ __forceinline__ void copy16(uint32_t to, const unsigned char *from)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 /* All but the newest LEFT groups have arrived. */
 template <int LEFT> __device__ __forceinline__ void copy_wait()
 {
@@ -477,6 +520,29 @@ __device__ __forceinline__ uint4 load_once(const void *p)
     return v;
 }
 
+/* What nobody writes, asked for at once; what others wrote, past the first-level cache. */
+__device__ __forceinline__ float4 load_now(const float4 *p)
+{
+    float4 v;
+    asm volatile("ld.global.nc.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ uint4 load_past(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+/* 16 bytes of shared memory where `own`; else v stays. */
+__device__ __forceinline__ void load_own(uint4 &v, uint32_t at, bool own)
+{
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "r"(at), "r"((uint32_t)own));
+}
+
 /* 16 bytes of global or shared memory, not moved over other loads. */
 __device__ __forceinline__ uint4 load_shared(const void *p)
 {
@@ -485,11 +551,27 @@ __device__ __forceinline__ uint4 load_shared(const void *p)
     return v;
 }
 
+/* The larger one; NaN where one is. */
+__device__ __forceinline__ float larger(float a, float b)
+{
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+
 /* (a & b) | c in one instruction. */
 __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t r;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+/* (a & b) ^ c in one instruction. */
+__device__ __forceinline__ uint32_t and_xor(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
 

@@ -113,12 +113,6 @@ struct ring_place {
     }
 };
 
-/* This thread's copies so far have come: an arrival, when it is so. */
-__device__ __forceinline__ void barrier_arrive_copied(uint32_t at)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
-}
-
 /* ---- phases --------------------------------------------------------------------------------------------------------
  */
 
@@ -232,13 +226,6 @@ __device__ void carry(const struct resident_args &a, const struct ring &ring, st
  */
 
 #define GAINS 4 /* quads of a row that a thread of a norm holds */
-
-__device__ __forceinline__ float4 load_now(const float4 *p)
-{
-    float4 v;
-    asm volatile("ld.global.nc.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
-    return v;
-}
 
 /* What a product's rows need beside themselves, asked for while the blocks wait for each other: the gains of its norm.
  * Behind a ring of weights on their way they would take microseconds. */
@@ -476,7 +463,7 @@ template <class Set, int ID> __device__ __forceinline__ void meet_all()
 
 __device__ __forceinline__ void meet_ends()
 {
-    asm volatile("bar.sync %0, %1;" ::"n"((int)MEET_ENDS), "n"(END_THREADS) : "memory");
+    meet_named<(int)MEET_ENDS, END_THREADS>();
 }
 
 /* A pair of outputs: where its sums lie, and what its end needs beside them. */

@@ -17,13 +17,6 @@
 #include "cuda/formats.cuh"
 #include "cuda/resident.h"
 
-__device__ __forceinline__ uint4 load_past(const void *p)
-{
-    uint4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-
 /* What a warp has of a part: columns are heads 2t and 2t + 1. */
 template <int D> struct Held {
     float top[2], sum[2], out[D / 16][4];
@@ -240,11 +233,6 @@ __device__ inline void attend_first_load(const struct attend_job &j, struct atte
     first->n_items = j.plan->n_items;
     first->split = j.plan->split;
     first->item = j.items[min(blockIdx.x / j.n_kv_heads, PARTS_MAX - 1)];
-}
-
-__device__ __forceinline__ void prefetch_line(const void *p)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 /* Ahead of the barrier: the warp's first group of the cache is asked for, and so is the one behind it. */

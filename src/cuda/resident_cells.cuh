@@ -23,11 +23,6 @@ struct cell_rows {
     const unsigned char *unit[4], *rest;
 };
 
-__device__ __forceinline__ void copy16(uint32_t to, const unsigned char *from)
-{
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
 /* Columns of 128 bytes of 16 rows, from byte `at` of each; nothing past `end`. ROW: bytes between rows. Addresses
  * differ by constants, which cost nothing: one that is made for each copy waits until the copy before has read its own.
  */

@@ -27,57 +27,9 @@
 #define WHOLE_MAGIC 12582912.0f /* 1.5 * 2^23: its last bit is worth 1 */
 #define WHOLE_BATCH 7           /* loads of a thread on their way */
 
-/* c (16 x 8) += a (16 x 32) x b (32 x 8). Lane 4g+t holds a = {(g, 4t), (g+8, 4t), (g, 4t+16), (g+8, 4t+16)}, four
- * neighbours each; b = {(4t, g), (4t+16, g)}; c as floats have it. */
-__device__ __forceinline__ void mma(
-    int32_t c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-/* 16 bytes of shared memory where `own`; else v stays. */
-__device__ __forceinline__ void load_own(uint4 &v, uint32_t at, bool own)
-{
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.u32 {%0,%1,%2,%3}, [%4]; }"
-                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-                 : "r"(at), "r"((uint32_t)own));
-}
-
-/* The thread and the lane, found anew: what is made of them does not stay in registers from one phase to the next. */
-__device__ __forceinline__ uint32_t thread_anew()
-{
-    uint32_t thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
-}
-
 __device__ __forceinline__ uint32_t lane_anew()
 {
     return thread_anew() % 32;
-}
-
-/* The same for another number. */
-__device__ __forceinline__ uint32_t anew(uint32_t x)
-{
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
-/* The larger one; NaN where one is. */
-__device__ __forceinline__ float larger(float a, float b)
-{
-    float c;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-    return c;
-}
-
-__device__ __forceinline__ float reciprocal(float x)
-{
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 /* ---- formats -------------------------------------------------------------------------------------------------------
@@ -87,14 +39,6 @@ __device__ __forceinline__ float reciprocal(float x)
 __device__ __forceinline__ float whole_sum(const int32_t c[2])
 {
     return (float)(c[0] * 256 + c[1]);
-}
-
-/* (a & b) ^ c in one instruction. */
-__device__ __forceinline__ uint32_t and_xor(uint32_t a, uint32_t b, uint32_t c)
-{
-    uint32_t r;
-    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-    return r;
 }
 
 /* To the left, or to the right where by is negative. */
@@ -216,7 +160,7 @@ template <class F> struct WholeRow {
 
     static __device__ __forceinline__ float inverse(float most)
     {
-        return most > WHOLE_LEAST ? WHOLE_MOST * reciprocal(most) : 0.0f;
+        return most > WHOLE_LEAST ? WHOLE_MOST * reciprocal_fast(most) : 0.0f;
     }
 
     /* The largest, or the sum, of all that LANES neighbours have. */

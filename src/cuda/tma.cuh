@@ -82,6 +82,12 @@ __device__ __forceinline__ void barrier_arrive_expect(uint64_t *b, uint32_t byte
     barrier_arrive_expect(shared_at(b), bytes);
 }
 
+/* This thread's copies so far have come: an arrival, when it is so. */
+__device__ __forceinline__ void barrier_arrive_copied(uint32_t at)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+}
+
 /* The barrier's round of this parity is over: whether; and wait until. */
 __device__ __forceinline__ bool barrier_is_over(uint32_t at, uint32_t parity)
 {
