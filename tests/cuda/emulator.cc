@@ -20,7 +20,7 @@ uint3 emulated_grid, emulated_size;
 std::function<bool(const void *)> emulated_is_young;
 std::function<bool()> emulated_hurries, emulated_lags;
 bool emulated_is_backwards;
-std::vector<emulated_load> emulated_loads;
+std::map<uint64_t *, std::vector<emulated_load>> emulated_loads;
 
 struct core {
     std::vector<emulated_fiber> fibers;

@@ -159,6 +159,10 @@ template <int ID, int THREADS> inline void meet_apart()
 {
     emulated_meet(emulated_block().named[ID], THREADS);
 }
+template <int ID, int THREADS> inline void meet_named()
+{
+    emulated_meet(emulated_block().named[ID], THREADS);
+}
 template <int THREADS> inline void meet_team()
 {
     emulated_meet(emulated_block().named[2 + threadIdx.x / THREADS], THREADS);
@@ -300,6 +304,26 @@ inline uint32_t and_or(uint32_t a, uint32_t b, uint32_t c)
 {
     return (a & b) | c;
 }
+inline uint32_t and_xor(uint32_t a, uint32_t b, uint32_t c)
+{
+    return (a & b) ^ c;
+}
+inline float larger(float a, float b)
+{
+    return a != a || b != b ? NAN : std::max(a, b);
+}
+inline float reciprocal_fast(float x)
+{
+    return 1.0f / x;
+}
+inline uint32_t thread_anew()
+{
+    return threadIdx.x;
+}
+inline uint32_t anew(uint32_t x)
+{
+    return x;
+}
 inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t select)
 {
     const uint64_t bytes = (uint64_t)y << 32 | x;
@@ -390,12 +414,42 @@ inline void fetch_line(const void *)
 {
 }
 #define KEEP_REGISTERS(...)
+inline void prefetch_line(const void *)
+{
+}
+inline float4 load_now(const float4 *p)
+{
+    return *p;
+}
+inline uint4 load_past(const void *p)
+{
+    assert((uintptr_t)p % 16 == 0);
+    return *(const uint4 *)p;
+}
+inline void *__cvta_shared_to_generic(size_t at)
+{
+    return emulated_room() + (int32_t)at;
+}
+inline void load_own(uint4 &v, uint32_t at, bool own)
+{
+    if (own)
+        v = load_past(__cvta_shared_to_generic(at));
+}
 inline void copy_async(void *to, const void *from, bool there)
 {
     assert((uintptr_t)to % 16 == 0 && (!there || (uintptr_t)from % 16 == 0));
     const bool young = there && !emulated_now->has_waited && emulated_is_young && emulated_is_young(from);
     emulated_now->copies.open.push_back({to, there ? from : NULL, there ? *(const uint4 *)from : uint4{}, young});
     std::memset(to, 0xff, 16);
+}
+inline void emulated_arrive(const emulated_copy &c)
+{
+    if (c.from == NULL || (!c.is_young && std::memcmp(c.from, &c.was, 16) == 0))
+        std::memcpy(c.to, &c.was, 16);
+}
+inline void copy16(uint32_t to, const unsigned char *from)
+{
+    copy_async(__cvta_shared_to_generic(to), from, true);
 }
 inline void copy_commit()
 {
@@ -407,8 +461,7 @@ template <int LEFT> void copy_wait()
     auto &groups = emulated_now->copies.groups;
     while (groups.size() > LEFT) {
         for (const emulated_copy &c : groups[0])
-            if (c.from == NULL || (!c.is_young && std::memcmp(c.from, &c.was, 16) == 0))
-                std::memcpy(c.to, &c.was, 16);
+            emulated_arrive(c);
         groups.erase(groups.begin());
     }
 }
@@ -521,6 +574,11 @@ inline bool __any_sync(unsigned, bool x)
     return any != 0;
 }
 
+inline bool __all_sync(unsigned lanes, bool x)
+{
+    return !__any_sync(lanes, !x);
+}
+
 template <bool IS_MAX> float block_reduce(float x)
 {
     __shared__ float part[32];
@@ -566,6 +624,22 @@ void mma(T type, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                    emulated_half(type, w.b[side][4 * column + k % 8 / 2][k / 8], k % 2);
         c[e] += (float)sum;
     }
+}
+
+inline void mma(int32_t c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    emulated_warp &w = emulated_lanes();
+    const uint32_t lane = threadIdx.x % 32, side = emulated_side(), g = lane / 4, t = lane % 4;
+    const uint32_t a[4] = {a0, a1, a2, a3};
+    const auto byte = [](uint32_t word, uint32_t k) { return (int32_t)(int8_t)(word >> 8 * (k % 4)); };
+    std::memcpy(w.a[side][lane], a, sizeof a);
+    w.b[side][lane][0] = b0;
+    w.b[side][lane][1] = b1;
+    emulated_meet_warp();
+    for (uint32_t e = 0; e < 4; e++)
+        for (uint32_t k = 0; k < 32; k++)
+            c[e] += byte(w.a[side][4 * g + k % 16 / 4][e / 2 + k / 16 * 2], k) *
+                    byte(w.b[side][4 * (2 * t + e % 2) + k % 16 / 4][k / 16], k);
 }
 
 inline uint32_t pack2(__half, float low, float high)

@@ -8,6 +8,7 @@
 #include "cuda/kernels.cuh"
 
 #include <cuda.h>
+#include <map>
 
 #define TMA_COLUMN 128
 #define TMA_ATOM   1024
@@ -50,15 +51,15 @@ struct emulated_map {
     uint16_t box[5];
 };
 struct emulated_load {
-    uint64_t *barrier;
     unsigned char *to;
     emulated_map map; /* base NULL: neighbouring bytes */
     int32_t place[5];
     const unsigned char *from;
     std::vector<unsigned char> bytes;
     bool is_young;
+    std::vector<emulated_copy> copies; /* where it is a thread's own, and an arrival */
 };
-extern std::vector<emulated_load> emulated_loads;
+extern std::map<uint64_t *, std::vector<emulated_load>> emulated_loads; /* by barrier */
 
 inline void emulated_settle(uint64_t *b, int32_t bytes, uint32_t arrived)
 {
@@ -104,6 +105,17 @@ inline void barrier_arrive_expect(uint32_t at, uint32_t bytes)
     barrier_arrive_expect((uint64_t *)emulated_at(at), bytes);
 }
 
+/* What this thread has asked for so far, and has not waited for, comes with its arrival. */
+inline void barrier_arrive_copied(uint32_t at)
+{
+    emulated_copies &mine = emulated_now->copies;
+    emulated_load l = {};
+    std::swap(l.copies, mine.open);
+    for (auto &group : mine.groups)
+        l.copies.insert(l.copies.end(), group.begin(), group.end()), group.clear();
+    emulated_loads[(uint64_t *)emulated_at(at)].push_back(l);
+}
+
 /* The bytes of a box, row by row; zeros outside of the matrix. */
 inline std::vector<unsigned char> emulated_gather(const emulated_load &l)
 {
@@ -128,24 +140,34 @@ inline std::vector<unsigned char> emulated_gather(const emulated_load &l)
 }
 
 /* Units of 16 bytes of a box are swapped by the rows of 128 bytes that they come to lie in. */
-inline void emulated_arrive(const emulated_load &l)
+inline void emulated_arrive(const emulated_load &l, uint64_t *b)
 {
     const size_t n = l.bytes.size();
+    for (const emulated_copy &c : l.copies)
+        emulated_arrive(c);
+    if (n == 0) {
+        emulated_settle(b, 0, 1);
+        return;
+    }
     if (!l.is_young && emulated_gather(l) == l.bytes)
         for (size_t u = 0; u < n; u += 16)
             std::memcpy(l.to + (l.map.base == NULL ? u : u ^ (u >> 7 & 7) << 4), &l.bytes[u], 16);
-    emulated_settle(l.barrier, -(int32_t)n, 0);
+    emulated_settle(b, -(int32_t)n, 0);
 }
 
 inline bool barrier_is_over(uint64_t *b, uint32_t parity)
 {
-    for (size_t i = 0; i < emulated_loads.size();)
-        if (emulated_loads[i].barrier == b) {
-            emulated_arrive(emulated_loads[i]);
-            emulated_loads.erase(emulated_loads.begin() + (ptrdiff_t)i);
-        } else
-            i++;
+    const auto found = emulated_loads.find(b);
+    if (found != emulated_loads.end()) {
+        for (const emulated_load &l : found->second)
+            emulated_arrive(l, b);
+        emulated_loads.erase(found);
+    }
     return (emulated_bits<emulated_barrier>(*b).missing_round & 1) != parity;
+}
+inline bool barrier_is_over(uint32_t at, uint32_t parity)
+{
+    return barrier_is_over((uint64_t *)emulated_at(at), parity);
 }
 inline void barrier_wait(uint64_t *b, uint32_t parity)
 {
@@ -165,22 +187,22 @@ inline void barrier_wait(uint32_t at, uint32_t beside, uint32_t parity)
 /* ---- boxes ---------------------------------------------------------------------------------------------------------
  */
 
-inline void emulated_ask(emulated_load &l)
+inline void emulated_ask(emulated_load &l, uint64_t *b)
 {
     if (l.map.base != NULL && (uintptr_t)l.to % TMA_ATOM != 0)
         emulated_fail("a box does not lie at a multiple of 1 KB");
     l.is_young = !emulated_now->has_waited && emulated_is_young && emulated_is_young(l.from);
     l.bytes = emulated_gather(l);
     std::memset(l.to, 0xff, l.bytes.size());
-    emulated_loads.push_back(l);
+    emulated_loads[b].push_back(l);
 }
 inline void emulated_ask_box(void *to, const CUtensorMap *map, const int32_t (&place)[5], uint64_t *b)
 {
-    emulated_load l = {b, (unsigned char *)to, {}, {}, NULL, {}, false};
+    emulated_load l = {(unsigned char *)to, {}, {}, NULL, {}, false, {}};
     std::memcpy(&l.map, (const void *)map, sizeof l.map);
     std::copy(place, place + 5, l.place);
     l.from = l.map.base;
-    emulated_ask(l);
+    emulated_ask(l, b);
 }
 
 inline void tma_load(void *to, const CUtensorMap *map, uint32_t col, uint32_t row, uint64_t *b)
@@ -209,9 +231,9 @@ inline void tma_load_run(void *to, const CUtensorMap *map, int32_t step, uint64_
 inline void tma_load_bytes(void *to, const void *from, uint32_t bytes, uint64_t *b)
 {
     assert((uintptr_t)to % 16 == 0 && (uintptr_t)from % 16 == 0 && bytes % 16 == 0);
-    emulated_load l = {b, (unsigned char *)to, {}, {}, (const unsigned char *)from, {}, false};
+    emulated_load l = {(unsigned char *)to, {}, {}, (const unsigned char *)from, {}, false, {}};
     l.bytes.resize(bytes);
-    emulated_ask(l);
+    emulated_ask(l, b);
 }
 inline void tma_ready(const CUtensorMap *)
 {
