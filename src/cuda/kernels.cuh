@@ -450,6 +450,14 @@ __device__ __forceinline__ void mma(
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* A register that holds whatever it held. */
+__device__ __forceinline__ uint32_t nothing()
+{
+    uint32_t x;
+    asm("" : "=r"(x));
+    return x;
+}
+
 /* For values that are known to be small: weights of attention, heads. */
 __device__ __forceinline__ uint32_t pack2(__half, float lo, float hi)
 {

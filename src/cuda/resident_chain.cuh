@@ -120,14 +120,6 @@ template <typename T> struct ChainPiece {
     }
 };
 
-/* A register that holds whatever it held. */
-__device__ __forceinline__ uint32_t nothing()
-{
-    uint32_t x;
-    asm("" : "=r"(x));
-    return x;
-}
-
 /* The chains of one tile: low of its first eight rows, high of the others. A piece is multiplied while the next one
  * comes out of shared memory. */
 template <typename T>
