@@ -1,10 +1,23 @@
 /* Whole steps of one or two rows as one kernel, emulated: decoder layers and logits in every set of formats against
- * float64, in any order of blocks and warps. */
+ * float64, in any order of blocks and warps; and the kernel of --deterministic against the bits of the ops. */
 #include "testing_layer.h"
 
 #define N_SLOTS 11 /* of the ring: few, so that it turns often */
 
-static struct dev device;
+static struct dev device; /* deterministic: the kernel whose sums are chains */
+
+bool resident_norm(struct dev *, const struct norm_args *)
+{
+    return false;
+}
+struct ahead cuda_ahead(const struct dev *, uint64_t)
+{
+    return {NULL, 0};
+}
+bool cuda_f8_rows(const struct dev *, uint32_t)
+{
+    return false;
+}
 
 static const format_case BF16 = {FORMAT_BF16, DTYPE_BF16, "bf16", 4e-3}, F16 = {FORMAT_F16, DTYPE_F16, "f16", 6e-4},
                          F8 = {FORMAT_F8, DTYPE_F32, "f8", 6e-4}, Q8 = {FORMAT_Q8, DTYPE_Q8_0, "q8", 6e-4},
@@ -14,8 +27,8 @@ static const format_case BF16 = {FORMAT_BF16, DTYPE_BF16, "bf16", 4e-3}, F16 = {
 static enum resident_set set_of(const shape &s)
 {
     switch (s.formats[0].format) {
-    case FORMAT_BF16: return RESIDENT_BF16;
-    case FORMAT_F16: return RESIDENT_F16;
+    case FORMAT_BF16: return device.deterministic ? RESIDENT_CHAIN_BF16 : RESIDENT_BF16;
+    case FORMAT_F16: return device.deterministic ? RESIDENT_CHAIN_F16 : RESIDENT_F16;
     case FORMAT_F8: return RESIDENT_F8;
     default: return RESIDENT_QUANT;
     }
@@ -23,6 +36,8 @@ static enum resident_set set_of(const shape &s)
 
 static struct cut cut_of(const struct dev *d, const struct attend_job *j)
 {
+    if (d->deterministic)
+        return attend_cut(d, j);
     return {d->n_sms, j->n_kv_heads, 16 * resident_warps(RESIDENT_BF16), PACK / j->per_kv, 0};
 }
 
@@ -46,11 +61,14 @@ struct step : layer_step {
         uint32_t room_bytes =
             resident_warps(set) * (s.n_heads / s.n_kv_heads * s.head_dim + RESIDENT_HEADS * 2) * sizeof(float);
         uint32_t slot_bytes = 0;
+        if (device.deterministic)
+            room_bytes = std::max(room_bytes, resident_chain_room());
         const auto add = [&](enum format format, const struct skinny_job &j, const std::vector<float> *gain) {
             struct phase p = {};
             p.kind = PHASE_PRODUCT;
             p.format = format;
             p.job = j;
+            p.is_end_steady = true; /* no product that adds is behind another */
             if (gain != NULL) {
                 p.x = stream.p;
                 p.gain = gain->data();
@@ -81,7 +99,9 @@ struct step : layer_step {
         }
         const struct resident_args a = {phases.data(), n, 0, 1, s.rows(), N_SLOTS, slot_bytes, room_bytes, barrier.p};
         const size_t shared = (size_t)N_SLOTS * slot_bytes + room_bytes + (size_t)RESIDENT_SUMS * 16 * sizeof(float);
-        if (set == RESIDENT_QUANT)
+        if (device.deterministic)
+            resident_run_chain(&device, set, shared, &a);
+        else if (set == RESIDENT_QUANT)
             resident_run_quant(&device, shared, &a);
         else if (set == RESIDENT_F8)
             resident_run_bytes(&device, shared, &a);
@@ -91,6 +111,34 @@ struct step : layer_step {
         for (size_t i = 0; i < arrived.n; i++)
             is_left = is_left || arrived.p[i] != 0;
         expect(!is_left, s.name() + ": counters are zero again");
+    }
+
+    /* The same by the ops of --deterministic, a kernel each. */
+    void run_ops()
+    {
+        const enum format format = s.formats[0].format;
+        std::copy(x.begin(), x.end(), stream.p);
+        make_plan(device, cut_of);
+        const auto flow = [&](struct skinny_job j, const std::vector<float> *gain) {
+            struct acts normed = {};
+            normed.bf16 = normed.f16 = act.bits.p;
+            const struct norm_args n = {stream.p, NULL, s.rows(), s.hidden, gain == NULL ? NULL : gain->data(), EPS,
+                s.is_bf16 ? (uint32_t)ACT_BF16 : (uint32_t)ACT_F16, &normed};
+            if (gain != NULL) {
+                cuda_norm(&device, &n);
+                j.act = act.bits.p;
+            }
+            cuda_flow(&device, format, &j);
+        };
+        for (layer &l : layers) {
+            flow(qkv_job(l), &l.gain_qkv);
+            const struct attend_job j = attend_job(l);
+            attend_chunks(&device, &j);
+            flow(product(SKINNY_ADD, l.o, attended.p, s.hidden, s.width(), stream.p), NULL);
+            flow(glu_job(l), &l.gain_mlp);
+            flow(product(SKINNY_ADD, l.down, gated.p, s.hidden, s.inter, stream.p), NULL);
+        }
+        flow(product(SKINNY_STORE, head, NULL, n_vocab, s.hidden, logits.p), &gain_head);
     }
 
     std::vector<float> all() const
@@ -123,6 +171,16 @@ static void check_near(const shape &s)
     expect(far < s.formats[0].bound, s.name() + ": " + std::to_string(far));
 }
 
+static void check_bits(const shape &s)
+{
+    step ops(s, 2), once = ops;
+    ops.run_ops();
+    once.run();
+    const std::vector<float> want = ops.all(), got = once.all();
+    expect(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) == 0, s.name() + ": bits of the ops");
+    expect(want.back() == want.back() && want.back() != got[0], "numbers are compared");
+}
+
 static void check_order(const shape &s)
 {
     const step first(s, 2);
@@ -139,7 +197,7 @@ static void check_order(const shape &s)
     check("the last comes first");
     emulated_is_backwards = false;
     for (uint32_t i = 0; i < 12; i++) {
-        emulated_lags = [=] { return threadIdx.x / 32 == i; };
+        emulated_lags = [=] { return threadIdx.x / 32 == i; }; /* some kernels have fewer */
         check("warp " + std::to_string(i) + " comes last");
     }
     for (uint32_t i = 0; i < s.n_sms; i++) {
@@ -183,11 +241,22 @@ int main()
     for (const auto &set : sets) {
         const bool is_bf16 = set[0].format == FORMAT_BF16;
         check_near({5, 512, 768, 4, 1, 128, 16, 0, ROPE_HALVES, {300}, set, is_bf16});
-        check_near({3, 512, 1280, 8, 2, 64, 32, 40, ROPE_PAIRS, {700, 16}, set, is_bf16});
+        check_near({1, 512, 1280, 8, 2, 64, 32, 40, ROPE_PAIRS, {700, 16}, set, is_bf16});
     }
     check_order({3, 256, 512, 4, 2, 64, 16, 0, ROPE_HALVES, {70, 33}, sets[0], true});
     check_order({4, 256, 512, 4, 2, 64, 16, 0, ROPE_HALVES, {170}, sets[3], false});
     check_planted({3, 256, 512, 4, 2, 64, 16, 0, ROPE_HALVES, {70, 33}, sets[0], true});
     check_planted({3, 256, 512, 4, 2, 64, 16, 0, ROPE_HALVES, {70}, sets[4], false});
+    device.deterministic = device.chained = true;
+    for (const auto &set : {sets[0], sets[1]}) {
+        const bool is_bf16 = set[0].format == FORMAT_BF16;
+        for (const shape &s : {shape{5, 512, 832, 4, 1, 128, 16, 0, ROPE_HALVES, {300}, set, is_bf16},
+                 shape{3, 320, 512, 8, 2, 64, 32, 40, ROPE_PAIRS, {700, 16}, set, is_bf16}}) {
+            check_near(s);
+            check_bits(s);
+        }
+    }
+    check_order({3, 256, 512, 4, 2, 64, 16, 0, ROPE_HALVES, {70, 300}, sets[0], true});
+    check_planted({3, 256, 512, 4, 2, 64, 16, 0, ROPE_HALVES, {70, 33}, sets[0], true});
     return verdict("resident");
 }
