@@ -9,11 +9,12 @@
 #include <semaphore>
 #include <thread>
 
-#define STACK_BYTES ((size_t)64 << 10)
-#define ROOM_BYTES  ((size_t)228 << 10)
-#define GUARD_BYTES 1024 /* behind a block's shared memory, which nobody may touch */
-#define CORES_MAX   256
-#define STALLS_MAX  10000 /* of cores, one after the other: somebody waits for what never comes */
+#define STACK_BYTES  ((size_t)64 << 10)
+#define ROOM_BYTES   ((size_t)228 << 10)
+#define BEFORE_BYTES 1152 /* of something else: shared memory begins at no multiple of TMA_ATOM, as on the card */
+#define GUARD_BYTES  128  /* behind it, which nobody may touch */
+#define CORES_MAX    256
+#define STALLS_MAX   10000 /* of cores, one after the other: somebody waits for what never comes */
 
 __thread emulated_fiber *emulated_now;
 uint3 emulated_grid, emulated_size;
@@ -35,7 +36,7 @@ struct core {
 };
 
 static __thread core *here;
-alignas(TMA_ATOM) static thread_local unsigned char shared_memory[ROOM_BYTES + 2 * GUARD_BYTES];
+alignas(TMA_ATOM) static thread_local unsigned char shared_memory[BEFORE_BYTES + ROOM_BYTES + GUARD_BYTES];
 static std::vector<core *> cores; /* they stay as long as the program */
 static std::vector<emulated_meeting> clusters;
 static std::binary_semaphore ended{0};
@@ -153,6 +154,7 @@ void emulated_go_on()
 void emulated_tell()
 {
     emulated_go_on();
+    may_lags_go = may_lags_go && !emulated_now->lags;
     emulated_yield();
 }
 
@@ -205,13 +207,12 @@ static void start_fiber(emulated_fiber &f, uint32_t thread)
     f.sp = sp;
 }
 
-/* Shared memory begins behind something else, as on the card. */
 static void run_block(core *c, uint32_t number)
 {
     const uint32_t at = emulated_is_backwards ? n_blocks - 1 - number : number;
-    unsigned char *const shared = c->room + GUARD_BYTES + 128, *const end = shared + shared_bytes;
+    unsigned char *const shared = c->room + BEFORE_BYTES, *const end = shared + shared_bytes;
     std::memset(shared, 0xff, shared_bytes);
-    std::memset(end, 0xa5, 128);
+    std::memset(end, 0xa5, GUARD_BYTES);
     c->block = {};
     c->block.shared = shared;
     c->block.index = {at % emulated_grid.x, at / emulated_grid.x, 0};
@@ -228,7 +229,7 @@ static void run_block(core *c, uint32_t number)
     }
     emulated_now = c->fibers.data();
     emulator_switch(&c->main_sp, emulated_now->sp);
-    for (const unsigned char *p = end; p < end + 128; p++)
+    for (const unsigned char *p = end; p < end + GUARD_BYTES; p++)
         if (*p != 0xa5)
             emulated_fail("something was written behind the shared memory");
 }
