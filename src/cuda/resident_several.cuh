@@ -163,6 +163,7 @@ __device__ __forceinline__ void several_weights(
         if (is_lent && p.kind == PHASE_ATTEND) /* nobody has needed them */
             barrier_wait(&b.lent, n_lent++ & 1);
         if (p.kind == PHASE_ATTEND) {
+            barrier_arrive(&b.lent);
             at.stage = 0;
             is_lent = is_behind_attention = true;
             continue;
@@ -741,7 +742,7 @@ __global__ void __launch_bounds__(SEVERAL_THREADS, 1) several_kernel(const __gri
     } else if (threadIdx.x == 32) {
         barrier_init(&s.b.opened, 1);
         barrier_init(&s.b.normed, 32);
-        barrier_init(&s.b.lent, SEVERAL_WARPS);
+        barrier_init(&s.b.lent, SEVERAL_WARPS + 1); /* and who waits for it, which so is never two rounds behind */
         barrier_init(&s.b.done, 1);
     }
     barrier_publish();
