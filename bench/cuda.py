@@ -27,6 +27,7 @@ engine, four for each place unless --requests says otherwise; output tokens over
 """
 import argparse
 import ctypes
+import http.client
 import json
 import os
 import pathlib
@@ -384,7 +385,7 @@ def start_to_token(folder, home):
             status, answer = q.post("/v1/completions", prompt="The king", max_tokens=1, temperature=0)
             seconds = time.monotonic() - began
             print(next(line for line in q.lines if "ready in" in line).strip(), flush=True)
-    except (AssertionError, OSError) as e:
+    except (AssertionError, OSError, http.client.HTTPException) as e:
         status, answer = 0, e
     if status != 200:
         print(f"start: {answer}", flush=True)

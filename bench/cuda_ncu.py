@@ -113,7 +113,7 @@ def main():
     with tempfile.TemporaryDirectory() as choices:  # measured once
         os.environ.setdefault("QUERN_CHOICES", choices)
         shown = [look(row, args.kernels) for row in ROWS if any(w in row for w in args.words.split(","))]
-    return 0 if all(shown) else 1
+    return 0 if shown and all(shown) else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Which CUDA kernels differ from those of another commit, by what the compiler makes of them (PTX for 9.0a, so nothing
-but nvcc is needed): what was measured and checked on a card then still holds for those that do not.
+but nvcc is needed): what was measured and checked on a card then still holds for those that do not. Functions that
+kernels call are listed by themselves; tables in device memory are not looked at.
 
   tools/kernels.py REV
 """
@@ -15,10 +16,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NVCC = ["nvcc", "-ptx", "-O3", "-DNDEBUG", "-DQUERN_CUDA", '-DQUERN_VERSION="0"', "-D_GNU_SOURCE",
-        "--generate-code=arch=compute_90a,code=compute_90a", "-isystem=/usr/local/cuda/include"]
+        "--generate-code=arch=compute_90a,code=compute_90a"]
 # what does not belong to a kernel: names with the hash of a file in them, numbers of variables
 OWN = re.compile(r"_GLOBAL__N__[0-9a-f]{8}_\d+_\w+?_cu_[0-9a-f]{8}(_\d+)?|_INTERNAL_[0-9a-f]{8}_\d+_\w+?_cu_[0-9a-f]{8}"
-                 r"(_\d+)?|__(\w+?)_cu_[0-9a-f]{8}|\$L_\S+|\$str\S*|__unnamed_\d+")
+                 r"(_\d+)?|__(\w+?)_cu_[0-9a-f]{8}|\$L__BB\d+|\$str\S*|__unnamed_\d+")
 ENTRY = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\s+(?:\([^)]*\)\s*)?(\w+)\(.*?^}", re.MULTILINE | re.DOTALL)
 
 

@@ -209,6 +209,8 @@ static enum err open_decoder(
         note_progress_end(&progress);
         note_warning(o, "%s cannot run this model (%s); taking the CPU", l->ops->name, first.text);
         d.ops = l->ops = cpu_ops();
+        if (o->kv_cache_dtype == KV_AUTO)
+            d.kv_dtype = l->fit.kv_dtype = DTYPE_F16; /* as large as BF16, which only the other likes */
         first = (struct error){0};
         err = decoder_open(&src, &l->config, &d, &l->decoder, &first);
     }

@@ -14,7 +14,7 @@
 #define SLABS_MAX   256  /* pieces of device memory that weights are cut from */
 #define LT_BYTES    ((size_t)64 << 20) /* workspace cuBLASLt is given; its documentation asks for 32 MiB on Hopper */
 #define SPARE_BYTES                                                                                                    \
-    ((uint64_t)512 << 20) /* see ops.h: workspace, code of kernels and 64 recordings take less than half of it */
+    ((uint64_t)512 << 20) /* see ops.h: half of it for workspace, code of kernels and recordings, counted roughly */
 #define WRITE_BYTES                                                                                                    \
     ((size_t)16 << 20) /* of the ring that small writes to the device go through; an eighth at most each */
 #define READ_BYTES  ((size_t)1 << 20) /* of the room that small reads come back to */

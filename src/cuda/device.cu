@@ -405,7 +405,8 @@ static uint32_t pick_slot(const struct dev *d)
 }
 
 /* What recordings take of the card is the driver's business, and counted roughly (SPARE_BYTES): where it finds no more,
- * all but the newest are given up, to be made again when they are needed. False: it was not for want of memory. */
+ * all but the newest are given up, to be made again when they are needed; those of this device, not a draft's beside
+ * it. False: it was not for want of memory. */
 static bool graphs_give_way(struct dev *d, cudaError_t status)
 {
     if (status != cudaErrorMemoryAllocation)

@@ -198,7 +198,7 @@ __device__ __forceinline__ void fetch_line(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
 }
 
-/* Where order does not matter. */
+/* The same, which the compiler may move. */
 __device__ __forceinline__ void prefetch_line(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
@@ -528,7 +528,7 @@ __device__ __forceinline__ uint4 load_once(const void *p)
     return v;
 }
 
-/* What nobody writes, asked for at once; what others wrote, past the first-level cache. */
+/* What nobody writes, asked for at once. */
 __device__ __forceinline__ float4 load_now(const float4 *p)
 {
     float4 v;
@@ -536,6 +536,7 @@ __device__ __forceinline__ float4 load_now(const float4 *p)
     return v;
 }
 
+/* What others wrote, past the first-level cache. */
 __device__ __forceinline__ uint4 load_past(const void *p)
 {
     uint4 v;

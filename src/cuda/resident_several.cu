@@ -21,7 +21,8 @@ template <int NT> static void launch_head(struct dev *d, uint32_t head_dim, cons
         launch<NT, 128>(d, a);
 }
 
-/* By a block on each multiprocessor: it takes all of its shared memory. */
+/* By a block on each multiprocessor: it takes all of its shared memory, and behind a copy on the stream, which behind
+ * all else has ended, every one of them is free. */
 __global__ static void accept_kernel(const struct several_phase *program, uint32_t n)
 {
     launch_wait();

@@ -237,14 +237,11 @@ static enum err read_best(struct draft *d, struct error *e)
     return decoder_sent_best(d->o.decoder, 0, d->step.n_out, d->best, e);
 }
 
-/* Nothing of the step is read, but it is over: the model's comes next, on a stream of its own, and of two kernels that
- * each want all of the chip some blocks of both could be there and wait for the others for ever. */
+/* Of a step that nobody needs anything of, so that it is over: the model's comes next, on a stream of its own, and of
+ * two kernels that each want all of the chip some blocks of both could be there and wait for the others for ever. */
 static enum err step_over(struct draft *d, struct error *e)
 {
-    if (!decoder_is_ahead(d->o.decoder))
-        return OK;
-    decoder_send_best(d->o.decoder, 0);
-    return decoder_sent_best(d->o.decoder, 0, 0, d->best, e);
+    return decoder_is_ahead(d->o.decoder) ? read_best(d, e) : OK;
 }
 
 /* Which ids the next guess may be. A grammar's are written behind the masks so far; those that a request allows lie in

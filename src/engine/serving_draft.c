@@ -107,7 +107,7 @@ enum err serving_draft_open(struct serving *s, const struct serving_options *o, 
         .seqs_max = l->seqs_max,
         .table_max = l->table_max,
         .context_max = context,
-        .kv_dtype = d->kv_dtype,
+        .kv_dtype = o->kv_dtype == FIT_KV_AUTO && !s->ops->likes_bf16 ? DTYPE_F16 : d->kv_dtype, /* it may be another */
         .block_tokens = s->block_tokens,
         .n_blocks = s->n_blocks,
         .weight_bytes = d->weight_bytes,

@@ -11,9 +11,9 @@
  * after a fault every call fails.
  *
  *   QUERN_CARD_MIB    memory of the card; 140,000 unless given
- *   QUERN_CARD_GRAPH  KiB that a graph takes of it, half when it is made and half with its first launch; 256 unless
- * given QUERN_CARD_FAILS  the how manieth launch fails, of kernels, products and graphs; 0: none QUERN_CARD_LOG    a
- * file; each call that takes, gives back, or waits for a stream or a copy, which no step may, adds a line
+ *   QUERN_CARD_GRAPH  KiB of it that a graph takes, half of them with its first launch; 256 unless given
+ *   QUERN_CARD_FAILS  the how manieth launch fails, of kernels, products and graphs; 0: none
+ *   QUERN_CARD_LOG    a file; a line for each call that takes, gives back, or waits for a stream or a copy: no step may
  *
  * Threads: one mutex around all of it. */
 #include <cublasLt.h>

@@ -211,6 +211,7 @@ static void check_planted(const shape &s)
 {
     const double bound = s.formats[0].bound;
     const auto nothing = [](step &) {};
+    expect_sound([&] { return distance(s, nothing) < bound; });
     expect_found(s.name() + ": who multiplies does not wait for weights", [&] {
         emulated_hurries = [] { return threadIdx.x < 256; };
         return distance(s, nothing) < bound;

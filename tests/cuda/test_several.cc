@@ -177,6 +177,7 @@ static void check_planted(const shape &s)
         {"activations take a place that is not free", EVEN_THREADS + 32, EVEN_THREADS + 33},
         {"norms are made of squares that are not there", EVEN_THREADS + 64, EVEN_THREADS + 96},
         {"a block says that it is through before it is", EVEN_THREADS + 96, EVEN_THREADS + 128}};
+    expect_sound([&] { return distance(s, 2, nothing) < bound; });
     for (const auto &h : hurries)
         expect_found(h.what, [&] {
             emulated_hurries = [&] { return threadIdx.x >= h.first && threadIdx.x < h.end; };

@@ -68,8 +68,8 @@ inline void expect(bool ok, const std::string &what)
     std::printf("FAILED: %s\n", what.c_str());
 }
 
-/* A planted error: a process of its own that runs it ends with a failure, whatever finds it. */
-template <class Run> void expect_found(const std::string &what, Run &&run)
+/* Whether a process of its own that runs it ends with a failure, whatever finds it. */
+template <class Run> bool is_found(Run &&run)
 {
     std::fflush(stdout);
     const pid_t child = fork();
@@ -80,7 +80,18 @@ template <class Run> void expect_found(const std::string &what, Run &&run)
         std::_Exit(run() && n_failures() == before ? 0 : 1);
     }
     int status = 0;
-    expect(child > 0 && waitpid(child, &status, 0) == child && status != 0, "is not found: " + what);
+    expect(child > 0 && waitpid(child, &status, 0) == child, "a process of its own");
+    return status != 0;
+}
+
+/* A planted error; and that without one nothing is found. */
+template <class Run> void expect_found(const std::string &what, Run &&run)
+{
+    expect(is_found(run), "is not found: " + what);
+}
+template <class Run> void expect_sound(Run &&run)
+{
+    expect(!is_found(run), "is found without an error");
 }
 
 inline int verdict(const char *name)

@@ -172,6 +172,19 @@ static void a_device_that_fails_ends_everything_with_its_sentence(void **state)
     }
 }
 
+static struct draft_options draft_of(const struct house *h, const struct runner_limits *l, struct decoder *small)
+{
+    return (struct draft_options){.decoder = small,
+        .vocab = h->cfg->vocab,
+        .seqs_max = l->seqs_max,
+        .rows_max = l->rows_max,
+        .context_max = CONTEXT,
+        .block_tokens = 16,
+        .n_blocks = BLOCKS,
+        .table_max = l->table_max,
+        .slots_max = 8};
+}
+
 /* Each allocation fails in turn, for a runner and for a draft; their decoder stays the caller's. */
 static void what_cannot_be_opened_gives_everything_back(void **state)
 {
@@ -181,15 +194,7 @@ static void what_cannot_be_opened_gives_everything_back(void **state)
     house_open(&h, device_ops());
     const struct runner_limits l = engine_runner_limits(&h.en->o.sched, &h.en->o.kv);
     make_decoder(&h, device_ops(), &l, &small);
-    const struct draft_options o = {.decoder = small,
-        .vocab = h.cfg->vocab,
-        .seqs_max = l.seqs_max,
-        .rows_max = l.rows_max,
-        .context_max = CONTEXT,
-        .block_tokens = 16,
-        .n_blocks = BLOCKS,
-        .table_max = l.table_max,
-        .slots_max = 8};
+    const struct draft_options o = draft_of(&h, &l, small);
     for (int is_draft = 0; is_draft < 2; is_draft++) {
         enum err err = ERR_NOMEM;
         uint64_t nth;
@@ -211,12 +216,58 @@ static void what_cannot_be_opened_gives_everything_back(void **state)
     house_close(&h);
 }
 
+static void view_nobody(const void *ctx, uint32_t slot, struct slot_view *out)
+{
+    (void)ctx;
+    (void)slot;
+    *out = (struct slot_view){0};
+}
+
+/* Of a prompt that it only catches up on nothing is read, nor of rows that nobody wants any more. */
+static void a_draft_leaves_nothing_in_flight(void **state)
+{
+    struct house h;
+    struct decoder *small;
+    struct proposer *p;
+    struct request *r;
+    struct guesses out;
+    struct error e;
+    uint32_t prompt[100];
+    (void)state;
+    house_open(&h, device_ops());
+    const struct runner_limits l = engine_runner_limits(&h.en->o.sched, &h.en->o.kv);
+    make_decoder(&h, device_ops(), &l, &small);
+    const struct draft_options o = draft_of(&h, &l, small);
+    assert_ok(e, draft_proposer_open(&o, &p, &e));
+    for (uint32_t k = 0; k < COUNT_OF(prompt); k++)
+        prompt[k] = (k * 17 + 5) % h.cfg->vocab;
+    struct request_options ro = {.prompt = prompt,
+        .n_prompt = COUNT_OF(prompt),
+        .max_tokens = 4,
+        .n_choices = 1,
+        .vocab_size = h.cfg->vocab,
+        .sample = sample_params_default()};
+    ro.sample.temperature = 0.9f;
+    assert_ok(e, request_new(&ro, &r, &e));
+    const struct spec_ask ask = {.k = 3, .ticket = 1, .request = r, .choice = &r->choices[0]};
+    const struct slots slots = {.view = view_nobody};
+    for (uint32_t turn = 0; turn < 6; turn++) { /* 32 rows each */
+        assert_ok(e, p->ops->propose(p, &ask, 1, &slots, &out, &e));
+        assert_int_equal(out.n, 0);
+        assert_false(device_flies());
+    }
+    request_free(r);
+    proposer_close(p);
+    house_close(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_that_the_host_chooses_for_get_the_same_tokens),
         cmocka_unit_test(a_device_that_fails_ends_everything_with_its_sentence),
         cmocka_unit_test(what_cannot_be_opened_gives_everything_back),
+        cmocka_unit_test(a_draft_leaves_nothing_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,28 @@ static struct sampler *sampler; /* of one vocabulary, made when it is first need
 static uint32_t sampler_vocab;
 static struct ops table;
 
+/* ---- what is in flight: of one device at a time ---- */
+
+static struct dev *flying;
+
+static void embed(struct dev *d, const struct batch *b, const struct embed_args *a)
+{
+    assert_true(flying == NULL || flying == d);
+    flying = d;
+    cpu_ops()->embed(d, b, a);
+}
+
+static void landed(const struct dev *d)
+{
+    flying = flying == d ? NULL : flying;
+}
+
+static void read(struct dev *d, void *to, const void *from, size_t bytes)
+{
+    landed(d);
+    cpu_ops()->dev_read(d, to, from, bytes);
+}
+
 /* ---- choosing ---- */
 
 static struct sampler *sampler_of(uint32_t vocab)
@@ -88,6 +110,7 @@ static uint64_t waits_left = UINT64_MAX;
 
 static enum err wait_and_fail(struct dev *d, struct error *e)
 {
+    landed(d);
     if (waits_left == 0)
         return FAIL(e, ERR_INTERNAL, "the GPU failed in a test: an illegal address");
     waits_left--;
@@ -99,12 +122,19 @@ void device_fail_after(uint64_t n_waits)
     waits_left = n_waits;
 }
 
+bool device_flies(void)
+{
+    return flying != NULL;
+}
+
 const struct ops *device_ops(void)
 {
     table = *cpu_ops();
     table.name = "cpu as a device";
     table.host_workers = NULL;
     table.host_run = NULL;
+    table.embed = embed;
+    table.dev_read = read;
     table.sample = sample;
     table.tokens_take = tokens_take;
     table.fetch = fetch;
@@ -114,5 +144,6 @@ const struct ops *device_ops(void)
     table.graph_end = end;
     table.dev_wait = wait_and_fail;
     waits_left = UINT64_MAX;
+    flying = NULL;
     return &table;
 }

@@ -8,8 +8,10 @@
 
 #include "tensor/ops.h"
 
-/* One at a time in a process. */
+/* One at a time in a process. Where two devices are opened with it, a step of one may not begin while the other's has
+ * not been waited for: on a card both could want all of it. */
 const struct ops *device_ops(void);
+bool device_flies(void); /* a step has not been waited for */
 
 /* From the n-th wait on it says that it has failed, for ever, as a card does. */
 void device_fail_after(uint64_t n_waits);
